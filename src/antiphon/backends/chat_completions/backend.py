@@ -1,0 +1,201 @@
+"""The Chat Completions dialect at work: a thin `stream()` between the two pure halves.
+
+It keeps what the server told of its models for a while; it knows nothing of responses or storage.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from antiphon.backends import facts
+from antiphon.backends.chat_completions.decode import ChatDecoder
+from antiphon.backends.chat_completions.encode import encode_count, encode_request
+from antiphon.backends.chat_completions.refusals import read_refusal
+from antiphon.backends.chat_completions.transcript import transcribe
+from antiphon.backends.endpoint import Endpoint, EndpointClient, read_small
+from antiphon.backends.interface import Ask, BackendEvent, ModelFacts, Opened, Segment
+from antiphon.backends.profiles import PROFILES
+from antiphon.context import Profile
+from antiphon.protocol.errors import AntiphonError, BackendError, ContextOverflowError
+from antiphon.protocol.items import Item
+from antiphon.protocol.sse import SseDecoder, SseTooLargeError
+
+#: How long a server's word about itself is believed.
+FACTS_LIFETIME_S = 60.0
+#: After a failed look the server is asked again this soon.
+RETRY_FACTS_S = 2.0
+#: One streamed event may not be larger than this.
+EVENT_BYTES = 16 << 20
+#: After the last event the end of the body is waited for this long, to keep the connection.
+RELEASE_TIMEOUT_S = 0.25
+
+
+class ChatCompletionsBackend:
+    """A model server that speaks Chat Completions."""
+
+    def __init__(self, endpoint: Endpoint, *, profile: Profile | None = None) -> None:
+        self.name = endpoint.name
+        self._client = EndpointClient(endpoint)
+        self._given_profile = profile
+        self._models: list[ModelFacts] = []
+        self._models_until = 0.0
+        self._facts: dict[str, tuple[float, ModelFacts]] = {}
+        self._lock = asyncio.Lock()
+
+    def transcribe(self, items: Sequence[Item], profile: Profile, *, at_start: bool) -> Segment:
+        """See `transcript.transcribe`."""
+        return transcribe(items, profile, at_start=at_start)
+
+    async def stream(self, ask: Ask) -> AsyncGenerator[list[BackendEvent], None]:
+        """One answer; see the interface's contract."""
+        response = await self._client.post("/chat/completions", encode_request(ask))
+        try:
+            if response.status != 200:
+                raise await self._refusal(response, ask)
+            yield [Opened()]
+            decoder = ChatDecoder(think_tags=ask.profile.think_tags, window_tokens=ask.profile.window_tokens)
+            async for batch in self._read(response, decoder):
+                yield batch
+            await _release(response)
+        finally:
+            # Closes the connection unless the whole answer was read: that is what cancels upstream.
+            response.close()
+
+    async def _read(
+        self, response: aiohttp.ClientResponse, decoder: ChatDecoder
+    ) -> AsyncGenerator[list[BackendEvent], None]:
+        sse = SseDecoder(max_event_bytes=EVENT_BYTES)
+        events: list[BackendEvent]
+        try:
+            if response.content_type == "application/json":
+                # The server did not stream: its one answer is read like one chunk.
+                yield decoder.feed(await response.read()) + decoder.close()
+                return
+            async for piece in response.content.iter_any():
+                events = []
+                for event in sse.feed(piece):
+                    events += decoder.feed(event.data)
+                if events:
+                    yield events
+                if decoder.ended:
+                    return
+            events = []
+            for event in sse.close():
+                events += decoder.feed(event.data)
+            yield events + decoder.close()
+        except SseTooLargeError:
+            yield decoder.fail(BackendError("The model server sent an event that is too large to be one."))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            yield decoder.fail(self._client.rename(error))
+
+    async def _refusal(self, response: aiohttp.ClientResponse, ask: Ask) -> AntiphonError:
+        try:
+            body = await read_small(response)
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            body = b""
+        if response.status in (401, 403):
+            self._client.log_refused_key(response.status)
+        error = read_refusal(
+            response.status, body, model=ask.model, retry_after=response.headers.get("retry-after")
+        )
+        if isinstance(error, ContextOverflowError) and error.at_least:
+            return await self._count_exactly(error, ask)
+        return error
+
+    async def _count_exactly(self, error: ContextOverflowError, ask: Ask) -> ContextOverflowError:
+        """vLLM stops counting at its limit, but counts exactly when asked to."""
+        try:
+            count = await self.count_tokens(ask)
+        except BackendError:
+            return error
+        if count is None:
+            return error
+        return ContextOverflowError(prompt_tokens=count, window_tokens=error.window_tokens)
+
+    async def count_tokens(self, ask: Ask) -> int | None:
+        """llama.cpp and vLLM count; others cannot be asked."""
+        body = encode_count(ask)
+        if ask.profile.name == "llama.cpp":
+            return facts.read_count(
+                await self._client.ask_json("POST", f"{self._client.url}/chat/completions/input_tokens", body)
+            )
+        if ask.profile.name == "vllm":
+            return facts.read_count(await self._client.ask_json("POST", f"{self._root()}/tokenize", body))
+        return None
+
+    async def list_models(self) -> list[ModelFacts]:
+        """The server's own list, kept for a while."""
+        now = time.monotonic()
+        if now < self._models_until:
+            return self._models
+        async with self._lock:
+            if time.monotonic() < self._models_until:
+                return self._models
+            answer = await self._client.ask_json("GET", f"{self._client.url}/models")
+            self._models = facts.read_models(answer, self._server_profile(answer))
+            self._models_until = time.monotonic() + (FACTS_LIFETIME_S if self._models else RETRY_FACTS_S)
+            return self._models
+
+    async def get_facts(self, model: str) -> ModelFacts:
+        """Window, tools, eyes: read once for a while; a server that is down is asked again soon."""
+        known = self._facts.get(model)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        try:
+            found = await self._look_up(model)
+            lifetime = FACTS_LIFETIME_S
+        except BackendError:
+            if known is not None:
+                return known[1]
+            found = ModelFacts(name=model, profile=self._given_profile or PROFILES["default"])
+            lifetime = RETRY_FACTS_S
+        self._facts[model] = (time.monotonic() + lifetime, found)
+        return found
+
+    async def _look_up(self, model: str) -> ModelFacts:
+        models = await self.list_models()
+        listed = next((each for each in models if each.name in (model, f"{model}:latest")), None)
+        if listed is None:
+            return ModelFacts(name=model, profile=self._server_profile(None))
+        if self._given_profile is not None:
+            return listed
+        return msgspec.structs.replace(listed, profile=await self._ask_server(listed))
+
+    async def _ask_server(self, listed: ModelFacts) -> Profile:
+        """Each kind of server has its own route that tells more than the list does."""
+        profile = listed.profile
+        root = self._root()
+        if profile.name == "llama.cpp":
+            return facts.read_llama_props(await self._client.ask_json("GET", f"{root}/props"), profile)
+        if profile.name == "ollama":
+            body = msgspec.json.encode({"model": listed.name})
+            shown = await self._client.ask_json("POST", f"{root}/api/show", body)
+            running = await self._client.ask_json("GET", f"{root}/api/ps")
+            return facts.read_ollama_show(shown, running, listed.name, profile)
+        if profile.name == "lm-studio":
+            entry = await self._client.ask_json("GET", f"{root}/api/v0/models/{listed.name}")
+            return facts.read_lm_studio_model(entry, profile)
+        return profile
+
+    def _server_profile(self, models: Any) -> Profile:
+        return self._given_profile or PROFILES[facts.recognise_server(self._client.url, models)]
+
+    def _root(self) -> str:
+        return self._client.url.removesuffix("/v1")
+
+    async def close(self) -> None:
+        """Close every connection to the server."""
+        await self._client.close()
+
+
+async def _release(response: aiohttp.ClientResponse) -> None:
+    """Read the few bytes behind the end, so that the connection goes back to the pool."""
+    try:
+        async with asyncio.timeout(RELEASE_TIMEOUT_S):
+            await response.read()
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return

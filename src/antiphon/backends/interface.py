@@ -1,0 +1,154 @@
+"""What a backend does: turn items into its own transcript, stream one answer, tell about its models.
+
+Contract of `stream`: the first batch holds `Opened` alone, when the server has accepted the request;
+a refusal before that is raised as a `BackendError`. After `Opened`, failure is an event: the last
+event is always `Finished` or `Failed`, exactly one of them. Closing the iterator cancels upstream.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from antiphon.context import Profile
+from antiphon.protocol.errors import AntiphonError
+from antiphon.protocol.items import Item
+from antiphon.protocol.requests import TextFormat
+from antiphon.protocol.tools import FunctionTool
+
+FinishReason: TypeAlias = Literal["stop", "length", "content_filter"]
+
+
+class BackendUsage(msgspec.Struct, gc=False):
+    """Token counts as the server told them; None where it did not tell."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class Opened(msgspec.Struct, gc=False):
+    """The server accepted the request."""
+
+
+class TextDelta(msgspec.Struct, gc=False):
+    """A piece of visible text; `logprobs` are entries in the Responses shape."""
+
+    text: str
+    logprobs: list[dict[str, Any]] | None = None
+
+
+class ReasoningDelta(msgspec.Struct, gc=False):
+    """A piece of raw reasoning."""
+
+    text: str
+
+
+class RefusalDelta(msgspec.Struct, gc=False):
+    """A piece of a refusal."""
+
+    text: str
+
+
+class CallDelta(msgspec.Struct, gc=False):
+    """A piece of a function call: `index` tells calls apart; id and name come once, or late, or never ("")."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+
+
+class Finished(msgspec.Struct, gc=False):
+    """The generation ended by itself."""
+
+    reason: FinishReason
+    usage: BackendUsage | None = None
+
+
+class Failed(msgspec.Struct):
+    """The generation broke off."""
+
+    error: AntiphonError
+
+
+BackendEvent: TypeAlias = Opened | TextDelta | ReasoningDelta | RefusalDelta | CallDelta | Finished | Failed
+
+
+class Segment(msgspec.Struct, gc=False):
+    """Some items in the backend's own transcript form.
+
+    `lead` is the leading run of system and developer text (only when transcribed `at_start`); `body` is
+    what follows, in pieces that a dialect can join with a comma; empty when there is nothing.
+    """
+
+    lead: str
+    body: bytes
+    warnings: tuple[str, ...] = ()
+
+
+class ModelFacts(msgspec.Struct, frozen=True):
+    """What a server says of one of its models."""
+
+    name: str
+    profile: Profile
+    created: int = 0
+    owned_by: str = ""
+
+
+class Ask(msgspec.Struct, kw_only=True):
+    """One generation. `transcript` holds transcribed bytes in order, already comma-joined within each piece;
+    the pieces are joined with a comma too."""
+
+    model: str
+    profile: Profile
+    system: str = ""
+    transcript: Sequence[bytes] = ()
+    tools: Sequence[FunctionTool] = ()
+    #: `none` means that no tools are sent; a name forces that tool.
+    tool_choice: Literal["auto", "none", "required"] = "auto"
+    forced_tool: str | None = None
+    parallel_tool_calls: bool | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    #: None: no log probabilities; else the number of alternatives.
+    top_logprobs: int | None = None
+    text_format: TextFormat | None = None
+    verbosity: str | None = None
+    effort: str | None = None
+    hints: dict[str, Any] = {}
+
+
+class Backend(Protocol):
+    """The seam to a model server. One object per endpoint."""
+
+    name: str
+
+    def transcribe(self, items: Sequence[Item], profile: Profile, *, at_start: bool) -> Segment:
+        """Pure: items to this dialect's transcript bytes. `at_start`: nothing of the path precedes them."""
+        ...
+
+    def stream(self, ask: Ask) -> AsyncGenerator[list[BackendEvent], None]:
+        """One answer, in batches of whatever has arrived (contract in the module's docstring)."""
+        ...
+
+    async def list_models(self) -> list[ModelFacts]:
+        """The server's models; raises `BackendError` when it cannot be asked."""
+        ...
+
+    async def get_facts(self, model: str) -> ModelFacts:
+        """What is known of one model, the server asked at most once for a while; never raises."""
+        ...
+
+    async def count_tokens(self, ask: Ask) -> int | None:
+        """The exact number of prompt tokens, where the server counts; else None."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...

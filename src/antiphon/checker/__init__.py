@@ -1,0 +1,37 @@
+"""Proves, by counting tokens, whether a Responses server really keeps the state that it claims to keep.
+
+It talks to servers over the wire alone, through `client`. `run_check` tries the requirements of the manifest
+and returns a `Report`; the `doubles` are servers that break them.
+"""
+
+from importlib import resources
+
+from antiphon.checker.report import Report, Result, render_json, render_junit, render_result, render_summary
+from antiphon.checker.requirements import MANIFEST, Requirement, select_requirements
+from antiphon.checker.runner import PROBE_TIMEOUT_S, CheckOptions, run_check
+from antiphon.checker.subject import CHAIN_ROUNDS
+from antiphon.checker.verdicts import Outcome, Verdict
+
+__all__ = [
+    "CHAIN_ROUNDS",
+    "MANIFEST",
+    "PROBE_TIMEOUT_S",
+    "CheckOptions",
+    "Outcome",
+    "Report",
+    "Requirement",
+    "Result",
+    "Verdict",
+    "read_script",
+    "render_json",
+    "render_junit",
+    "render_result",
+    "render_summary",
+    "run_check",
+    "select_requirements",
+]
+
+
+def read_script() -> str:
+    """The text of `check-responses-state.sh`, the check that needs nothing but sh and Python."""
+    return resources.files(__name__).joinpath("check-responses-state.sh").read_text("utf-8")

@@ -1,0 +1,241 @@
+"""The server being checked, as the probes see it: ask, retrieve, delete.
+
+It knows no requirement. Invariant: what the server refuses or breaks reaches a probe as a `Refusal` or as
+`UndecidedError` with the server's own text, never as another exception.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from antiphon.checker.answers import (
+    Answer,
+    Item,
+    Refusal,
+    decode_json,
+    read_event_error,
+    read_refusal,
+    read_response,
+    tidy,
+)
+from antiphon.client import ClientError, ConnectionFailedError, Reply, Transport
+from antiphon.protocol.lifecycle import TERMINAL_EVENTS, StreamChecker
+from antiphon.protocol.sse import SseDecoder, SseTooLargeError
+
+#: Output budget of a probe's request: enough for a word after some reasoning.
+OUTPUT_TOKENS = 200
+#: Different faults of streams that a report lists, at most.
+MAX_STREAM_FAULTS = 20
+#: Rounds of the long chain unless told otherwise.
+CHAIN_ROUNDS = 120
+
+_CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
+
+
+class UndecidedError(Exception):
+    """The probe cannot decide; the text says why."""
+
+
+class Subject:
+    """One server and model under check, with the randomness of this run."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        model: str,
+        *,
+        prefix: str = "/v1",
+        api_key: str | None = None,
+        seed: int = 0,
+        rounds: int = CHAIN_ROUNDS,
+    ) -> None:
+        self.model = model
+        self.rounds = rounds
+        #: Parameters that the server refuses and that are left out since, with its text.
+        self.left_out: dict[str, str] = {}
+        #: What was wrong with the order of its streams, each fault once.
+        self.stream_faults: list[str] = []
+        self._transport = transport
+        self._prefix = prefix
+        self._api_key = api_key
+        self._seed = seed
+        self._random = random.Random(seed)
+
+    def start_probe(self, requirement_id: str) -> None:
+        """Seeds the words anew, so that a probe sends the same alone as among others."""
+        self._random = random.Random(f"{self._seed} {requirement_id}")
+
+    def make_word(self) -> str:
+        """A fresh word that no model knows."""
+        return "".join(self._random.choice(letters) for _ in range(4) for letters in (_CONSONANTS, _VOWELS))
+
+    def make_id(self, prefix: str) -> str:
+        """An id that no server gave out."""
+        return f"{prefix}_{self._random.getrandbits(192):048x}"
+
+    async def create(
+        self, items: list[Item], *, previous: str | None = None, stream: bool = False, **fields: Any
+    ) -> Answer | Refusal:
+        """One request. A parameter of ours that the server refuses is left out from then on and noted."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "input": items,
+            "temperature": 0,
+            "max_output_tokens": OUTPUT_TOKENS,
+            **fields,
+        }
+        if previous is not None:
+            body["previous_response_id"] = previous
+        if stream:
+            body["stream"] = True
+        while True:
+            sent = {name: value for name, value in body.items() if name not in self.left_out}
+            answer = await self._post(sent)
+            refused = _find_refused_option(answer, sent) if isinstance(answer, Refusal) else None
+            if refused is None:
+                return answer
+            self.left_out[refused] = str(answer)
+
+    async def ask(
+        self, items: list[Item], *, previous: str | None = None, stream: bool = False, **fields: Any
+    ) -> Answer:
+        """A request that must be answered for the probe to go on."""
+        answer = await self.create(items, previous=previous, stream=stream, **fields)
+        if isinstance(answer, Refusal):
+            raise UndecidedError(f"the server refused a request that the probe needs ({answer})")
+        return answer
+
+    async def retrieve(self, response_id: str) -> Answer | Refusal:
+        """GET one response."""
+        status, _, raw = await self._exchange("GET", f"/responses/{quote(response_id, safe='')}")
+        return _read_plain(status, raw)
+
+    async def delete(self, response_id: str) -> Refusal | None:
+        """DELETE one response; None where the server says that it did."""
+        status, _, raw = await self._exchange("DELETE", f"/responses/{quote(response_id, safe='')}")
+        return None if 200 <= status < 300 else _read_outcome(status, raw)
+
+    async def list_input_items(self, response_id: str) -> list[Any] | Refusal:
+        """GET the input items of one response."""
+        status, _, raw = await self._exchange(
+            "GET", f"/responses/{quote(response_id, safe='')}/input_items?limit=100&order=asc"
+        )
+        if status != 200:
+            return _read_outcome(status, raw)
+        body = decode_json(raw)
+        data = body.get("data") if isinstance(body, dict) else None
+        if not isinstance(data, list):
+            raise UndecidedError(f"the list of input items is none: {tidy(raw.decode(errors='replace'))}")
+        return data
+
+    async def list_models(self) -> list[str]:
+        """The ids of the models that the server offers."""
+        status, _, raw = await self._exchange("GET", "/models")
+        if status != 200:
+            raise UndecidedError(f"GET /models: {read_refusal(status, raw)}")
+        body = decode_json(raw)
+        data = body.get("data") if isinstance(body, dict) else None
+        models = (
+            [entry.get("id") for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+        )
+        return [model for model in models if isinstance(model, str)]
+
+    async def _post(self, body: dict[str, Any]) -> Answer | Refusal:
+        status, media, raw = await self._exchange("POST", "/responses", msgspec.json.encode(body))
+        if status == 200 and "text/event-stream" in media:
+            return _read_stream(raw, self._note_fault)
+        return _read_plain(status, raw)
+
+    def _note_fault(self, fault: str) -> None:
+        told = tidy(fault)
+        if told not in self.stream_faults and len(self.stream_faults) < MAX_STREAM_FAULTS:
+            self.stream_faults.append(told)
+
+    async def _exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str, bytes]:
+        """One HTTP exchange: status, content type, the whole body."""
+        headers = {"accept": "application/json, text/event-stream"}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        if self._api_key:
+            headers["authorization"] = f"Bearer {self._api_key}"
+        try:
+            reply: Reply = await self._transport.send(method, self._prefix + path, headers, body)
+            try:
+                return reply.status, reply.headers.get("content-type", ""), await reply.read()
+            finally:
+                await reply.close()
+        except (ConnectionFailedError, ClientError) as error:
+            raise UndecidedError(f"{method} {path.partition('?')[0]}: {tidy(error)}") from error
+
+
+def user(text: str) -> Item:
+    """A user message."""
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+def _find_refused_option(refusal: Refusal, sent: dict[str, Any]) -> str | None:
+    """Which of our optional parameters the refusal is about."""
+    # A refusal for lack of room may name the output budget, too.
+    if refusal.status not in (400, 422) or refusal.is_overflow:
+        return None
+    for name in ("temperature", "max_output_tokens"):
+        if name in sent and (refusal.param == name or name in refusal.message):
+            return name
+    return None
+
+
+def _read_plain(status: int, raw: bytes) -> Answer | Refusal:
+    if status != 200:
+        return _read_outcome(status, raw)
+    response = read_response(decode_json(raw))
+    if response is None:
+        raise UndecidedError(
+            f"the answer is no finished response object: {tidy(raw.decode(errors='replace'))}"
+        )
+    return response
+
+
+def _read_outcome(status: int, raw: bytes) -> Refusal:
+    refusal = read_refusal(status, raw)
+    if status >= 300 and not refusal.is_clients_fault:
+        raise UndecidedError(f"the server answered {refusal}")
+    return refusal
+
+
+def _read_stream(raw: bytes, note_fault: Callable[[str], None]) -> Answer | Refusal:
+    """The terminal event's response; an `error` event tells more than the failed response after it."""
+    told: Refusal | None = None
+    ended: Answer | Refusal | None = None
+    checker = StreamChecker()
+    for event in _decode_events(raw):
+        for fault in checker.feed(event):
+            note_fault(fault)
+        # Some servers report an error in a line of their own, which has no type.
+        event_type = str(event.get("type", "error" if "error" in event else ""))
+        if event_type == "error":
+            told = read_event_error(event)
+        if event_type in TERMINAL_EVENTS:
+            ended = read_response(event.get("response"))
+            if ended is None:
+                raise UndecidedError("the terminal event carries no response object")
+    for fault in checker.end():
+        note_fault(fault)
+    if isinstance(ended, Answer):
+        return ended
+    refusal = told or ended
+    if refusal is None:
+        raise UndecidedError("the stream ended without a terminal event")
+    return refusal
+
+
+def _decode_events(raw: bytes) -> list[dict[str, Any]]:
+    decoder = SseDecoder()
+    try:
+        frames = [*decoder.feed(raw), *decoder.close()]
+    except SseTooLargeError as error:
+        raise UndecidedError(tidy(error)) from error
+    events = (decode_json(frame.data) for frame in frames if frame.complete)
+    return [event for event in events if isinstance(event, dict)]

@@ -1,0 +1,137 @@
+"""`antiphon check`: tries a Responses server's memory and prints what was found.
+
+It knows no requirement: the checker does. Exit status: 0 all kept, 1 one broken, 2 none broken and some
+undecided (or wrong use).
+"""
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from antiphon.checker import CheckOptions, Report, Requirement
+
+#: Seeds are drawn below this when none is given.
+SEEDS = 2**31
+
+
+@click.command(
+    short_help="Check whether a server keeps the state it claims.",
+    epilog="""\b
+Examples:
+  antiphon check http://127.0.0.1:8300
+  antiphon check localhost:11434 --model qwen3:4b
+  antiphon check https://models.example/v1 --model M --key-env MODELS_KEY --junit state.xml
+  antiphon check localhost:8000 --only state.continues --only state.tool-loop
+  antiphon check --print-script > check-responses-state.sh
+
+\b
+Exit status: 0 every requirement is kept; 1 at least one is broken; 2 none is
+broken and at least one undecided, or wrong use; 130 interrupted.""",
+)
+@click.argument("url", required=False)
+@click.option("--model", help="Model to ask; else the first one that the server lists.")
+@click.option("--key-env", metavar="NAME", help="Environment variable that holds the server's API key.")
+@click.option("--only", multiple=True, metavar="ID|AREA", help="Try this requirement or area; repeatable.")
+@click.option("--list", "lists", is_flag=True, help="List the requirements and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write a JUnit XML file, too.")
+@click.option("--seed", type=int, help="Decides every random word and id; else drawn and printed.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Seconds that one probe may take.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=3),
+    default=120,
+    show_default=True,
+    help="Length of the long chain.",
+)
+@click.option("--print-script", is_flag=True, help="Print a check that needs only sh and Python; then stop.")
+def check(
+    url: str | None,
+    model: str | None,
+    key_env: str | None,
+    only: tuple[str, ...],
+    lists: bool,
+    as_json: bool,
+    junit: Path | None,
+    seed: int | None,
+    timeout_s: float,
+    rounds: int,
+    print_script: bool,
+) -> int:
+    """Check the Responses server at URL: a host, a base or a full /responses URL."""
+    from antiphon.checker import CheckOptions, read_script
+    from antiphon.cli.ask import read_key
+
+    if print_script:
+        click.echo(read_script(), nl=False)
+        return 0
+    requirements = choose_requirements(only)
+    if lists:
+        list_requirements(requirements)
+        return 0
+    if url is None:
+        raise click.UsageError("Name the server: antiphon check URL")
+    key = read_key(key_env)
+    options = CheckOptions(
+        requirements=requirements,
+        api_key=key.reveal() if key is not None else None,
+        seed=secrets.randbelow(SEEDS) if seed is None else seed,
+        timeout_s=timeout_s,
+        rounds=rounds,
+    )
+    report = run(url, model, options, quiet=as_json)
+    if junit is not None:
+        write_junit(report, junit)
+    return report.exit_status
+
+
+def choose_requirements(only: tuple[str, ...]) -> "list[Requirement]":
+    """The requirements that were named, or all; raises `UsageError` for a name that there is not."""
+    from antiphon.checker import select_requirements
+
+    try:
+        return select_requirements(only)
+    except KeyError as error:
+        known = ", ".join(requirement.id for requirement in select_requirements())
+        raise click.UsageError(f"There is no requirement or area {error.args[0]!r}. Known: {known}") from None
+
+
+def list_requirements(requirements: "list[Requirement]") -> None:
+    """Id, sentence and source of each."""
+    for requirement in requirements:
+        click.echo(f"{requirement.id}\n    {requirement.sentence}\n    {requirement.source}")
+
+
+def run(url: str, model: str | None, options: "CheckOptions", *, quiet: bool) -> "Report":
+    """Run the check and print it: each result as it comes, or the whole as JSON."""
+    from antiphon.checker import render_json, render_result, render_summary, run_check
+    from antiphon.client import AddressError
+
+    on_progress = None if quiet else lambda result: click.echo(render_result(result))
+    try:
+        report = asyncio.run(run_check(url, model, options, on_progress))
+    except AddressError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(render_json(report) if quiet else f"\n{render_summary(report)}")
+    return report
+
+
+def write_junit(report: "Report", file: Path) -> None:
+    """Write the JUnit file; a file that cannot be written is a failure of the command."""
+    from antiphon.checker import render_junit
+
+    try:
+        file.write_text(render_junit(report), "utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {file}: {error.strerror}") from error

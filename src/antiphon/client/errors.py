@@ -1,0 +1,55 @@
+"""What can go wrong between a client and a server, by what the user should look at.
+
+AntiphonError
+├── ClientError                 the server answered, with an error or with something unreadable
+└── ConnectionFailedError       no answer, or it broke off
+    └── ApplicationFailedError      the application in this process raised an exception
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.protocol.errors import AntiphonError
+
+#: How much of an answer that is not an error object is quoted in a message.
+_QUOTED_CHARACTERS = 300
+
+
+class ClientError(AntiphonError):
+    """The server answered with an error: its status, its error object ({} when there is none), its body."""
+
+    def __init__(
+        self, status: int, body: bytes, *, reason: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.body_text = body.decode(errors="replace")
+        self.error = _find_error(body)
+        said = self.error.get("message") or " ".join(self.body_text.split())[:_QUOTED_CHARACTERS]
+        code = self.error.get("code")
+        super().__init__(
+            f"the server answered {status}{reason and f' {reason}'}: {said}",
+            code=code if isinstance(code, str) else None,
+            headers=dict(headers or {}),
+        )
+        self.status = status
+
+
+class ConnectionFailedError(AntiphonError):
+    """The server could not be reached, or the connection broke off."""
+
+
+class ApplicationFailedError(ConnectionFailedError):
+    """The application in this process raised an exception instead of answering."""
+
+
+def _find_error(body: bytes) -> dict[str, Any]:
+    """The `error` object of a body; a text instead of an object counts as its message."""
+    try:
+        members = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    error = members.get("error") if isinstance(members, dict) else None
+    if isinstance(error, dict):
+        return error
+    return {"message": error} if isinstance(error, str) else {}

@@ -1,0 +1,306 @@
+"""Loads the configuration: reads file and environment, then checks what one value alone cannot tell.
+
+The only reader of the environment. Invariant: `load_config` returns a `Config` in which everything that
+can be checked without the network holds, or raises one `ConfigError` with every problem.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from antiphon.backends.profiles import PROFILES
+from antiphon.config.gathering import ConfigError, Loader, Problem, render_value, suggest
+from antiphon.config.settings import (
+    NAMED_SECTIONS,
+    SINGLE_SECTIONS,
+    Config,
+    EndpointSettings,
+    KeySettings,
+    ModelSettings,
+    Secret,
+)
+
+FILE_NAME = "antiphon.toml"
+
+
+class UserFolders(NamedTuple):
+    """This user's folders for Antiphon, as the platform has them."""
+
+    config: Path
+    data: Path
+    state: Path
+
+
+def load_config(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    *,
+    file: Path | None = None,
+) -> Config:
+    """Flags over environment over file over defaults; raises `ConfigError` with every problem.
+
+    `flags` is nested like the file (`{"server": {"port": 8400}}`). `file` must exist when given; else
+    ./antiphon.toml is read, or else the one in the user's configuration folder, or none. `environ` and
+    `cwd` are this process's unless given.
+    """
+    environ = os.environ if environ is None else environ
+    cwd = Path.cwd() if cwd is None else cwd
+    folders = find_user_folders()
+    loader = Loader()
+    path = find_file(file, cwd, folders)
+    if path is not None:
+        _read_file(loader, path)
+    loader.add_environment(environ, cwd)
+    loader.add_table(flags or {}, cwd, None)
+    sections = {section: loader.build(section) for section in SINGLE_SECTIONS}
+    named = {
+        section: {name: loader.build(section, name) for name in loader.names[section]}
+        for section in NAMED_SECTIONS
+    }
+    built = {section: _drop_none(entries) for section, entries in named.items()}
+    profiles = {**PROFILES, **named["profiles"]}
+    endpoints = {
+        name: _finish_endpoint(loader, entry, environ, profiles) for name, entry in built["endpoints"].items()
+    }
+    models = {
+        name: _finish_model(loader, entry, named["endpoints"], profiles)
+        for name, entry in built["models"].items()
+    }
+    keys = {name: _finish_key(loader, entry) for name, entry in built["keys"].items()}
+    _check_distinct_keys(loader, keys)
+    server = _finish_server(loader, sections["server"], folders, bool(loader.names["keys"]))
+    if loader.problems:
+        raise ConfigError(loader.problems)
+    return Config(
+        server=server,
+        store=sections["store"],
+        limits=sections["limits"],
+        endpoints=endpoints,
+        models=models,
+        profiles=built["profiles"],
+        keys=keys,
+        file=str(path) if path else None,
+        origins={path: value.origin for path, value in loader.values.items()},
+    )
+
+
+def _read_file(loader: Loader, path: Path) -> None:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        loader.fail((), str(path), f"It cannot be read: {reason}.", "Give --config a readable file.")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        loader.fail((), str(path), f"It is not TOML: {error}.", "Correct that place in the file.")
+    else:
+        loader.add_table(table, path.parent, str(path))
+
+
+def _drop_none(entries: dict[str, Any]) -> dict[str, Any]:
+    return {name: entry for name, entry in entries.items() if entry is not None}
+
+
+def find_user_folders() -> UserFolders:
+    """The user's folders, by the platform's rules."""
+    from platformdirs import PlatformDirs
+
+    folders = PlatformDirs("antiphon", appauthor=False)
+    return UserFolders(folders.user_config_path, folders.user_data_path, folders.user_state_path)
+
+
+def read_secret(variable: str, environ: Mapping[str, str] | None = None) -> Secret | None:
+    """The secret in an environment variable; None when it is unset or empty."""
+    value = (os.environ if environ is None else environ).get(variable)
+    return Secret(value) if value else None
+
+
+def find_file(file: Path | None, cwd: Path, folders: UserFolders) -> Path | None:
+    """The configuration file that counts; a named one counts even where it is missing."""
+    if file is not None:
+        return cwd / file
+    for path in (cwd / FILE_NAME, folders.config / FILE_NAME):
+        if path.is_file():
+            return path
+    return None
+
+
+# What one value alone cannot tell: references, files, secrets, and the rule about open doors.
+
+
+def _finish_server(loader: Loader, server: Any, folders: UserFolders, has_keys: bool) -> Any:
+    if server is None:
+        return None
+    if not is_loopback(server.host) and not has_keys:
+        loader.fail(
+            ("server", "host"),
+            loader.origin("server", "host"),
+            f"{server.host} can be reached from other machines, and no keys are configured.",
+            "Add [keys.NAME] with the sha256 of a key, or keep host = 127.0.0.1.",
+        )
+    if not server.data:
+        return msgspec.structs.replace(server, data=str(folders.data))
+    folder = loader.values["server", "data"].folder
+    return msgspec.structs.replace(server, data=str(folder / Path(server.data).expanduser()))
+
+
+def _finish_endpoint(
+    loader: Loader, endpoint: EndpointSettings, environ: Mapping[str, str], profiles: Mapping[str, Any]
+) -> EndpointSettings:
+    place = ("endpoints", endpoint.name)
+    key = _read_key(loader, endpoint, environ)
+    _check_reference(loader, (*place, "profile"), endpoint.profile, profiles)
+    url = endpoint.url
+    if endpoint.dialect == "scripted":
+        for field in ("url", "key_env"):
+            if getattr(endpoint, field):
+                remedy = f"Remove it, or set dialect = {render_value('chat_completions')}."
+                _fail_field(loader, (*place, field), "A scripted endpoint has no server.", remedy)
+    elif endpoint.script:
+        _fail_field(loader, (*place, "script"), "Only a scripted endpoint plays a script.", "Remove it.")
+    elif not url:
+        remedy = "Set it to the model server, for example http://localhost:11434."
+        _fail_field(loader, (*place, "url"), "This setting is required.", remedy)
+    else:
+        try:
+            url = normalise_url(url)
+        except ValueError as error:
+            _fail_field(loader, (*place, "url"), str(error), "Give an address like http://localhost:11434.")
+    is_played = endpoint.dialect == "scripted"
+    script = _find_path(loader, (*place, "script"), endpoint.script) if is_played else None
+    return msgspec.structs.replace(endpoint, url=url, key=key, script=str(script) if script else "")
+
+
+def _read_key(loader: Loader, endpoint: EndpointSettings, environ: Mapping[str, str]) -> Secret | None:
+    name = endpoint.key_env
+    if not name:
+        return None
+    path = ("endpoints", endpoint.name, "key_env")
+    key = read_secret(name, environ)
+    if key is None and re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+        _fail_field(
+            loader, path, f"The variable {name} is not set.", f"Run: export {name}=KEY, or remove it."
+        )
+    elif key is None:
+        # What stands here may be the key itself, so it is not repeated.
+        problem = "It is not the name of a variable that is set."
+        _fail_field(loader, path, problem, "Put the key into a variable, and the variable's name here.")
+    return key
+
+
+def _finish_model(
+    loader: Loader, model: ModelSettings, endpoints: Mapping[str, Any], profiles: Mapping[str, Any]
+) -> ModelSettings:
+    place = ("models", model.alias)
+    _check_reference(loader, (*place, "endpoint"), model.endpoint, endpoints)
+    _check_reference(loader, (*place, "profile"), model.profile, profiles)
+    path = (*place, "system_prompt_file")
+    file = _find_path(loader, path, model.system_prompt_file)
+    prompt = ""
+    if file is not None:
+        try:
+            prompt = file.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError:
+            _fail_field(loader, path, f"{file} is not UTF-8 text.", "Save it as UTF-8.")
+        except OSError as error:
+            problem = f"{file} cannot be read: {error.strerror}."
+            _fail_field(loader, path, problem, "Give a readable file.")
+    return msgspec.structs.replace(
+        model,
+        model=model.model or model.alias,
+        system_prompt=prompt,
+        system_prompt_file=str(file) if file else "",
+    )
+
+
+def _finish_key(loader: Loader, key: KeySettings) -> KeySettings:
+    place = ("keys", key.name)
+    if not re.fullmatch(r"[0-9a-fA-F]{64}", key.sha256):
+        remedy = 'Make one with: printf %s "$KEY" | sha256sum'
+        _fail_field(loader, (*place, "sha256"), "This must be 64 hexadecimal digits.", remedy)
+    if key.zero_retention:
+        problem = "Zero retention is not available yet, so it is not claimed."
+        remedy = "Remove it; clients can send store: false with each request."
+        _fail_field(loader, (*place, "zero_retention"), problem, remedy)
+    return msgspec.structs.replace(key, sha256=key.sha256.lower(), tenant=key.tenant or key.name)
+
+
+def _check_distinct_keys(loader: Loader, keys: Mapping[str, KeySettings]) -> None:
+    seen: dict[str, str] = {}
+    for key in keys.values():
+        first = seen.setdefault(key.sha256, key.name)
+        if first != key.name:
+            problem = f"This is the same key as [keys.{first}]."
+            _fail_field(loader, ("keys", key.name, "sha256"), problem, "Give each tenant a key of its own.")
+
+
+def _check_reference(loader: Loader, path: tuple[str, ...], name: str, known: Mapping[str, Any]) -> None:
+    if not name or name in known:
+        return
+    kind = path[-1]
+    remedy = f"{suggest(name, list(known))} Or add [{kind}s.{name}]." if known else f"Add [{kind}s.{name}]."
+    _fail_field(loader, path, f"There is no {kind} {render_value(name)}.", remedy)
+
+
+def _find_path(loader: Loader, path: tuple[str, ...], name: str) -> Path | None:
+    """A file that a setting names, relative to the file or folder in which it was named."""
+    if not name:
+        return None
+    found = loader.values[path].folder / Path(name).expanduser()
+    if not found.is_file():
+        _fail_field(loader, path, f"There is no file {found}.", "Give the path of a file that exists.")
+        return None
+    return found
+
+
+def _fail_field(loader: Loader, path: tuple[str, ...], problem: str, remedy: str) -> None:
+    origin = loader.origin(*path)
+    if origin == "default" and len(path) == 3:
+        origin = loader.names[path[0]][path[1]]
+    loader.fail(path, origin, problem, remedy)
+
+
+def require_endpoints(config: Config) -> None:
+    """Raise `ConfigError` when there is nothing to serve."""
+    if not config.endpoints:
+        remedy = (
+            "Pass --upstream URL for a model server (for example --upstream http://localhost:11434),"
+            " or --scripted to try it without one, or add [endpoints.NAME] with a url to antiphon.toml."
+        )
+        raise ConfigError([Problem("endpoints", config.file or "no file", "No model is configured.", remedy)])
+
+
+def normalise_url(text: str) -> str:
+    """The base URL of an endpoint: `http://h:1` -> `http://h:1/v1`; a base or a full URL -> its base.
+
+    Raises `ValueError` with a sentence when it is no http(s) URL, or carries what a base cannot.
+    """
+    text = text.strip()
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("This must be an http:// or https:// URL.")
+    if parts.username is not None:
+        raise ValueError("A URL must not carry a name or password; use key_env.")
+    if parts.query or parts.fragment:
+        raise ValueError("A URL must not carry a query or fragment here.")
+    parts.port  # noqa: B018 - raises ValueError for a port that is no number
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens on `host`."""
+    import ipaddress
+
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

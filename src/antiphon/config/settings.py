@@ -1,0 +1,250 @@
+"""Every setting: the structs that hold them, their types, defaults and sentences.
+
+It reads nothing and checks nothing across settings. Invariant: a field with a description is a setting;
+a field without one is filled in by `load_config`.
+"""
+
+import typing
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from antiphon.context import Profile
+
+MIB = 1024 * 1024
+#: No wait is longer.
+DAY_S = 86_400
+
+
+class Secret:
+    """A value that never shows itself: not in `repr`, `str`, errors or dumps."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        """The value, for the one place that sends it."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(hidden)"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server listens and keeps its data."""
+
+    host: Annotated[
+        str,
+        Meta(min_length=1, description="Address to listen on; anything but loopback needs `[keys.NAME]`."),
+    ] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8300
+    data: Annotated[str, Meta(description="Folder of the database; empty means the user's data folder.")] = ""
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How rounds are kept."""
+
+    kind: Annotated[Literal["sqlite"], Meta(description="The kind of store.")] = "sqlite"
+    durability: Annotated[
+        Literal["normal", "full"],
+        Meta(description="`normal` survives a killed process, `full` a power cut too, at a price per write."),
+    ] = "normal"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """Every limit, with its unit."""
+
+    body_bytes: Annotated[int, Meta(ge=1024, description="The largest request body, in bytes as sent.")] = (
+        64 * MIB
+    )
+    body_decompressed_bytes: Annotated[
+        int, Meta(ge=1024, description="The largest request body once gzip or zstd is undone, in bytes.")
+    ] = 128 * MIB
+    max_input_items: Annotated[int, Meta(ge=1, description="The most items that one request may carry.")] = (
+        100_000
+    )
+    window_cache_bytes: Annotated[
+        int, Meta(ge=0, description="Memory for windows of recent responses, in bytes; 0 caches none.")
+    ] = 256 * MIB
+    connect_timeout_s: Annotated[
+        float, Meta(gt=0, le=DAY_S, description="Seconds to wait for a connection to a model server.")
+    ] = 10.0
+    idle_timeout_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=DAY_S,
+            description="Seconds that a model server may be silent, before its first byte too.",
+        ),
+    ] = 300.0
+    endpoint_connections: Annotated[
+        int, Meta(ge=1, description="The most connections at once to one endpoint; further requests wait.")
+    ] = 256
+    keep_alive_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=DAY_S,
+            description="Seconds of silence after which a stream repeats `response.in_progress`.",
+        ),
+    ] = 15.0
+    status_wait_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=DAY_S,
+            description="Seconds that a stream waits for the model server's status before it begins.",
+        ),
+    ] = 2.0
+
+
+class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One model server: a wire dialect, and where it is."""
+
+    name: str
+    dialect: Annotated[
+        Literal["chat_completions", "scripted"],
+        Meta(description="The wire format; `scripted` needs no server and plays a list of answers."),
+    ] = "chat_completions"
+    url: Annotated[
+        str, Meta(description="Host, base or full chat/completions URL; `http://HOST:PORT` means its `/v1`.")
+    ] = ""
+    key_env: Annotated[
+        str, Meta(description="Name of the environment variable that holds the server's API key.")
+    ] = ""
+    script: Annotated[
+        str, Meta(description="TOML or JSON file for dialect `scripted`; empty means the built-in one.")
+    ] = ""
+    profile: Annotated[
+        str, Meta(description="Profile of this endpoint's models, unless a model names its own.")
+    ] = ""
+    key: Secret | None = None
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One name that clients may use, and what stands behind it."""
+
+    alias: str
+    endpoint: Annotated[str, Meta(min_length=1, description="Name of the endpoint that serves it.")]
+    model: Annotated[
+        str, Meta(description="The model's name at that endpoint; empty means the alias itself.")
+    ] = ""
+    profile: Annotated[str, Meta(description="Profile of this model; empty means the endpoint's.")] = ""
+    system_prompt_file: Annotated[
+        str, Meta(description="Text file that is put before every request's instructions.")
+    ] = ""
+    system_prompt: str = ""
+
+
+class KeySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One API key that clients may send; it sees the data of its tenant alone."""
+
+    name: str
+    sha256: Annotated[
+        str, Meta(description="SHA-256 of the key, 64 hexadecimal digits; never the key itself.")
+    ]
+    tenant: Annotated[str, Meta(description="Whose data the key sees; empty means NAME.")] = ""
+    zero_retention: Annotated[
+        bool, Meta(description="Keep nothing for this key; not available yet, so `true` is refused.")
+    ] = False
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was configured, and where each value came from (by dotted path)."""
+
+    server: ServerSettings = ServerSettings()
+    store: StoreSettings = StoreSettings()
+    limits: Limits = Limits()
+    endpoints: dict[str, EndpointSettings] = {}
+    models: dict[str, ModelSettings] = {}
+    profiles: dict[str, Profile] = {}
+    keys: dict[str, KeySettings] = {}
+    file: str | None = None
+    origins: dict[tuple[str, ...], str] = {}
+
+
+class ServeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server that has become ready says of itself."""
+
+    #: The base of the API, for example `http://127.0.0.1:8300/v1`.
+    url: str
+    models: tuple[str, ...]
+    #: Where rounds are kept, for example `sqlite at /home/me/.local/share/antiphon`.
+    store: str
+    #: How many API keys are known; 0 means that none is asked for.
+    keys: int = 0
+    #: One sentence for each thing that the person should know, such as an endpoint that does not answer.
+    notes: tuple[str, ...] = ()
+
+
+SINGLE_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "server": ServerSettings,
+    "store": StoreSettings,
+    "limits": Limits,
+}
+NAMED_SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "endpoints": EndpointSettings,
+    "models": ModelSettings,
+    "profiles": Profile,
+    "keys": KeySettings,
+}
+#: The field that holds NAME; it is no setting.
+NAME_FIELDS = {"endpoints": "name", "models": "alias", "profiles": "name", "keys": "name"}
+
+#: The profile's fields are the `context` package's; their sentences for readers stand here.
+PROFILE_SENTENCES = {
+    "window_tokens": "Tokens that prompt and output share; unset: the server is asked.",
+    "sees_images": "Whether the model sees images; unset: images are sent and the server decides.",
+    "tools": "`native`: the server takes tools; `none`: it has no way to call them.",
+    "tool_choice": "`named`: a tool can be forced by name; `required`: by the word only; `ignored`: neither.",
+    "efforts": "Values of `reasoning.effort` that the server knows, weakest first.",
+    "effort_field": "Where the effort is told: a field of its own, or an argument for the chat template.",
+    "max_tokens_field": "The name of the output limit.",
+    "reasoning_field": "The key that carries earlier reasoning back to the model; `none`: it is not sent.",
+    "think_tags": "Whether text that starts with `<think>` is reasoning up to `</think>`.",
+    "system_messages": "`first`: one system message at the start; `anywhere`: any number, anywhere.",
+    "json_object": "How `text.format` json_object is told: as itself, or as the schema of any object.",
+    "verbosity": "Whether `text.verbosity` has a field upstream.",
+    "stream_usage": "Whether `stream_options.include_usage` may be sent.",
+    "hints": "Request hints that the server understands and that are passed on.",
+}
+
+
+class Field(NamedTuple):
+    """One settable field of a section."""
+
+    name: str
+    type: Any
+    default: Any
+    sentence: str
+
+
+def list_fields(section: str) -> dict[str, Field]:
+    """The settable fields of a section by name; `default` is `msgspec.NODEFAULT` where one must be given."""
+    struct = SINGLE_SECTIONS.get(section) or NAMED_SECTIONS[section]
+    hints = typing.get_type_hints(struct, include_extras=True)
+    fields: dict[str, Field] = {}
+    for info in msgspec.structs.fields(struct):
+        hint = hints[info.name]
+        sentence = next(
+            (meta.description for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)), None
+        )
+        if struct is Profile:
+            sentence = None if info.name == "name" else PROFILE_SENTENCES.get(info.name, "")
+        if sentence is not None:
+            fields[info.name] = Field(info.name, hint, info.default, sentence)
+    return fields
+
+
+def strip_annotation(hint: Any) -> Any:
+    """`Annotated[int, ...]` -> `int`."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint

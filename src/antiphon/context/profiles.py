@@ -1,0 +1,43 @@
+"""Facts about a model that change what we send it or how we read its answer.
+
+A profile is data: it knows no server and does nothing. The table of known ones is in `backends`.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Facts about one model behind one server; the defaults suit a server we know nothing about."""
+
+    name: str = "default"
+    #: Tokens that prompt and output share; None: ask the server.
+    window_tokens: int | None = None
+    #: None: unknown, images are sent and the server decides.
+    sees_images: bool | None = None
+    #: `native`: the server takes `tools`; `none`: it has no way to call them.
+    tools: Literal["native", "none"] = "native"
+    #: `named`: takes the object form; `required`: takes the word only, so one forced tool is sent alone;
+    #: `ignored`: takes neither, so the answer is checked and asked for once more.
+    tool_choice: Literal["named", "required", "ignored"] = "required"
+    #: Values of `reasoning.effort` that the server knows, weakest first; empty: it has no such setting.
+    efforts: tuple[str, ...] = ()
+    #: Where the effort is told: a field of its own, or an argument for the chat template (llama.cpp).
+    effort_field: Literal["reasoning_effort", "chat_template_kwargs"] = "reasoning_effort"
+    #: The name of the output limit.
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    #: The key of an assistant message that carries its earlier reasoning back; `none`: not sent back.
+    reasoning_field: Literal["reasoning_content", "reasoning", "thinking", "none"] = "reasoning_content"
+    #: Text that starts with `<think>` is reasoning up to `</think>`.
+    think_tags: bool = True
+    #: `first`: the template takes one system message, at the start; `anywhere`: it takes any number.
+    system_messages: Literal["first", "anywhere"] = "first"
+    #: How `text.format` json_object is told: as itself, or as the schema of any object.
+    json_object: Literal["native", "schema"] = "native"
+    #: Whether `text.verbosity` has a field upstream.
+    verbosity: bool = False
+    #: Whether `stream_options.include_usage` may be sent.
+    stream_usage: bool = True
+    #: Request hints that the server understands and that are passed on by these names.
+    hints: tuple[str, ...] = ()

@@ -1,0 +1,182 @@
+"""Windows in memory: the transcript bytes of paths, shared along each chain and bounded.
+
+A strand is one path's pieces in order, one or two a node; a window is a strand up to some node. The next
+round of a chain appends to its strand; a branch starts a new strand with the same pieces. It knows neither
+items nor stores. Invariant: a strand through a deleted node is never used again.
+"""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field, replace
+
+#: What an entry costs beside its bytes: objects, dictionary slots, ids.
+ENTRY_OVERHEAD_BYTES = 1_000
+#: A window made before this many deletions is not kept, for nobody remembers whether they touch its path.
+DELETIONS_REMEMBERED = 10_000
+
+
+@dataclass(slots=True, eq=False)
+class Strand:
+    """The growing part of a path. Positions are node counts, so that a window sees its own part alone."""
+
+    key: str
+    pieces: list[bytes] = field(default_factory=list)
+    nodes: dict[str, int] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    item_ids: dict[str, int] = field(default_factory=dict)
+    entries: list[tuple[str, str]] = field(default_factory=list)
+    size: int = 0
+    dead: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Window:
+    """What the model saw and said up to one node."""
+
+    strand: Strand
+    depth: int = 0
+    piece_count: int = 0
+    lead: str = ""
+    open_calls: frozenset[str] = frozenset()
+    #: The backend's count of the last prompt, and what it was made with, to notice a truncation upstream.
+    prompt_tokens: int | None = None
+    prompt_made_with: bytes = b""
+
+    @property
+    def pieces(self) -> list[bytes]:
+        """The transcript so far."""
+        if self.piece_count == len(self.strand.pieces):
+            return self.strand.pieces
+        return self.strand.pieces[: self.piece_count]
+
+    def has_call(self, call_id: str) -> bool:
+        """Whether the path up to here holds the call."""
+        return self.strand.calls.get(call_id, self.depth) < self.depth
+
+    def has_item(self, item_id: str) -> bool:
+        """Whether the path up to here holds the item: by the client's id, or by the node in our own ids."""
+        if self.strand.item_ids.get(item_id, self.depth) < self.depth:
+            return True
+        _, _, rest = item_id.partition("_")
+        return self.strand.nodes.get(rest[:-4], self.depth) < self.depth
+
+
+@dataclass(slots=True, frozen=True)
+class Step:
+    """What one node adds to a window. `node_id` is the part behind the prefix."""
+
+    node_id: str
+    pieces: tuple[bytes, ...]
+    lead: str = ""
+    calls: tuple[str, ...] = ()
+    item_ids: tuple[str, ...] = ()
+    open_calls: frozenset[str] = frozenset()
+    prompt_tokens: int | None = None
+    prompt_made_with: bytes = b""
+
+
+def start_window(key: str) -> Window:
+    """The empty window of a new path; `key` names how its bytes are made (backend and profile)."""
+    return Window(strand=Strand(key=key))
+
+
+def extend(window: Window, step: Step) -> Window:
+    """The window one node further: appended in place at the strand's end, else on a strand of its own."""
+    strand = window.strand
+    if strand.dead or len(strand.nodes) != window.depth or len(strand.pieces) != window.piece_count:
+        strand = _branch(window)
+    position = window.depth
+    strand.pieces.extend(step.pieces)
+    strand.nodes[step.node_id] = position
+    for call_id in step.calls:
+        strand.calls[call_id] = position
+    for item_id in step.item_ids:
+        strand.item_ids[item_id] = position
+    strand.size += ENTRY_OVERHEAD_BYTES + sum(len(piece) for piece in step.pieces)
+    return replace(
+        window,
+        strand=strand,
+        depth=position + 1,
+        piece_count=len(strand.pieces),
+        lead=step.lead if position == 0 else window.lead,
+        open_calls=step.open_calls,
+        prompt_tokens=step.prompt_tokens,
+        prompt_made_with=step.prompt_made_with,
+    )
+
+
+def _branch(window: Window) -> Strand:
+    old = window.strand
+    pieces = old.pieces[: window.piece_count]
+    return Strand(
+        key=old.key,
+        pieces=pieces,
+        nodes={node: at for node, at in old.nodes.items() if at < window.depth},
+        calls={call: at for call, at in old.calls.items() if at < window.depth},
+        item_ids={item: at for item, at in old.item_ids.items() if at < window.depth},
+        size=ENTRY_OVERHEAD_BYTES * window.depth + sum(map(len, pieces)),
+        # A window whose path was deleted while its answer was made must not come back to life.
+        dead=old.dead,
+    )
+
+
+class WindowCache:
+    """Windows by tenant, node and key; whole strands leave, the least recently used first."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._windows: dict[tuple[str, str], Window] = {}
+        self._strands: OrderedDict[int, Strand] = OrderedDict()
+        self._sizes: dict[int, int] = {}
+        self.size_bytes = 0
+        #: Grows with every deletion; note it when a window is taken, and give it back with `put`.
+        self.deletion_count = 0
+        self._deletions: deque[str] = deque(maxlen=DELETIONS_REMEMBERED)
+
+    def get(self, tenant: str, node_id: str, key: str) -> Window | None:
+        """The window at a node, if its bytes were made the way that `key` names."""
+        window = self._windows.get((tenant, node_id))
+        if window is None or window.strand.key != key:
+            return None
+        self._strands.move_to_end(id(window.strand))
+        return window
+
+    def put(self, tenant: str, node_id: str, window: Window, *, since_deletion: int) -> None:
+        """Keep a window, unless a node of its path was deleted since `deletion_count` was noted."""
+        strand = window.strand
+        if strand.dead or self._was_deleted(strand, since_deletion):
+            return
+        entry = (tenant, node_id)
+        self._windows[entry] = window
+        strand.entries.append(entry)
+        name = id(strand)
+        self.size_bytes += strand.size - self._sizes.get(name, 0)
+        self._sizes[name] = strand.size
+        self._strands[name] = strand
+        self._strands.move_to_end(name)
+        while self.size_bytes > self._limit_bytes and self._strands:
+            self._drop(next(iter(self._strands.values())))
+
+    def forget_node(self, node_id: str) -> None:
+        """A node was deleted: no window through it is used again."""
+        _, _, rest = node_id.partition("_")
+        for strand in [strand for strand in self._strands.values() if rest in strand.nodes]:
+            self._drop(strand)
+            strand.dead = True
+        self._deletions.append(rest)
+        self.deletion_count += 1
+
+    def _was_deleted(self, strand: Strand, since: int) -> bool:
+        missed = self.deletion_count - since
+        if missed > len(self._deletions):
+            return True
+        return any(self._deletions[-1 - back] in strand.nodes for back in range(missed))
+
+    def _drop(self, strand: Strand) -> None:
+        name = id(strand)
+        self._strands.pop(name, None)
+        self.size_bytes -= self._sizes.pop(name, 0)
+        for entry in strand.entries:
+            window = self._windows.get(entry)
+            if window is not None and window.strand is strand:
+                del self._windows[entry]
+        strand.entries.clear()

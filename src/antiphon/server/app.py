@@ -1,0 +1,114 @@
+"""The application: `POST /v1/responses` straight from ASGI, everything else through Starlette's router.
+
+The hot route has no middleware and no request object between the socket and the engine. Invariant: every
+request gets one answer in the API's shape, whatever fails.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+
+from antiphon.engine import Engine, Round
+from antiphon.protocol.errors import AntiphonError, RequestError
+from antiphon.protocol.requests import decode_create_request
+from antiphon.server.bodies import ClientGoneError, read_body
+from antiphon.server.keys import Keyring
+from antiphon.server.replies import make_request_id, send_error, send_json
+from antiphon.server.routes import Routes
+from antiphon.server.settings import ServerLimits
+from antiphon.server.streaming import DisconnectWatch, StreamSender
+
+_log = logging.getLogger("antiphon.server")
+_encode = msgspec.json.Encoder().encode
+
+RESPONSES_PATH = "/v1/responses"
+#: An internal error says no more than this; the log has the rest under the request's id.
+INTERNAL_ERROR = (
+    "The server had an error while processing your request. The log names it under the request id."
+)
+
+
+class Application:
+    """An ASGI application over an engine."""
+
+    def __init__(
+        self, engine: Engine, *, keys: Keyring | None = None, limits: ServerLimits | None = None
+    ) -> None:
+        self._engine = engine
+        self._keys = keys or Keyring()
+        self._limits = limits or ServerLimits()
+        self._routes = Routes(engine)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        request_id = make_request_id()
+        answering = _Answering(send)
+        try:
+            headers = dict(scope["headers"])
+            if scope["path"] == RESPONSES_PATH and scope["method"] == "POST":
+                await self._create(headers, receive, answering, request_id)
+            else:
+                await self._routes.answer(scope, headers, self._keys, answering, request_id)
+        except AntiphonError as error:
+            if error.status >= 500:
+                _log.warning("%s: %s", request_id.decode(), error.message)
+            if not answering.started:
+                await send_error(send, request_id, error)
+        except ClientGoneError:
+            return
+        except Exception:  # noqa: BLE001 - the request is one of the three places that catch broadly
+            _log.exception("%s failed by a fault of our own", request_id.decode())
+            if not answering.started:
+                await send_error(send, request_id, AntiphonError(INTERNAL_ERROR))
+
+    async def _create(self, headers: dict[bytes, bytes], receive: Any, send: Any, request_id: bytes) -> None:
+        tenant = self._keys.find_tenant(headers)
+        request = decode_create_request(await read_body(headers, receive, self._limits))
+        if len(request.input) > self._limits.max_input_items:
+            raise RequestError(
+                f"Invalid 'input': array too long. Expected an array with maximum length "
+                f"{self._limits.max_input_items}, but got an array with length {len(request.input)} instead.",
+                param="input",
+                code="array_above_max_length",
+            )
+        watch = DisconnectWatch(receive)
+        round_: Round | None = None
+        try:
+            round_ = await self._engine.open_round(request, tenant)
+            if request.stream:
+                await round_.start(self._limits.status_wait_s)
+                await StreamSender(round_, send, watch, self._limits).run(request_id)
+            else:
+                response = await round_.collect()
+                watch.close()
+                await send_json(send, request_id, _encode(response))
+        except asyncio.CancelledError:
+            if round_ is not None:
+                await asyncio.shield(round_.abandon())
+            if not watch.left:
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+        finally:
+            watch.close()
+
+
+class _Answering:
+    """`send` that remembers whether an answer has begun."""
+
+    __slots__ = ("_send", "started")
+
+    def __init__(self, send: Any) -> None:
+        self._send = send
+        self.started = False
+
+    async def __call__(self, message: Any) -> None:
+        self.started = True
+        await self._send(message)

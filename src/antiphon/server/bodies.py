@@ -1,0 +1,103 @@
+"""Request bodies: read within limits of size and time, undo gzip and zstd. It knows no JSON.
+
+Invariant: never more is held than the limit allows, however small the compressed body was.
+"""
+
+import asyncio
+import gzip
+import io
+import zlib
+from typing import Any
+
+import zstandard
+
+from antiphon.protocol.errors import BodyTooLargeError, MediaTypeError, RequestError
+from antiphon.server.settings import ServerLimits
+
+_ZSTD_WINDOW_BYTES = 128 << 20
+
+
+class ClientGoneError(Exception):
+    """The client left before its request was whole."""
+
+
+async def read_body(headers: dict[bytes, bytes], receive: Any, limits: ServerLimits) -> bytes:
+    """The whole body, decompressed; raises `RequestError` kinds or `ClientGoneError`."""
+    check_media_type(headers)
+    told = headers.get(b"content-length", b"")
+    if told.isdigit() and int(told) > limits.body_bytes:
+        raise _too_large(limits.body_bytes)
+    message = await receive()
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        body = message.get("body", b"")
+    else:
+        try:
+            async with asyncio.timeout(limits.body_timeout_s):
+                body = await _read_pieces(message, receive, limits.body_bytes)
+        except TimeoutError:
+            raise RequestError(
+                f"The request body was not whole after {limits.body_timeout_s:g} s; send it again."
+            ) from None
+    if len(body) > limits.body_bytes:
+        raise _too_large(limits.body_bytes)
+    coding = headers.get(b"content-encoding")
+    if coding is None or coding == b"identity":
+        return bytes(body)
+    return decompress(bytes(body), coding.strip().lower(), limits.body_decompressed_bytes)
+
+
+def check_media_type(headers: dict[bytes, bytes]) -> None:
+    """Only JSON: a form or plain text is what a foreign web page can send without being asked."""
+    content_type = headers.get(b"content-type")
+    if content_type is None:
+        return
+    media = content_type.partition(b";")[0].strip().lower()
+    if media != b"application/json" and not media.endswith(b"+json"):
+        raise MediaTypeError(
+            f"Unsupported content type '{media.decode('latin-1')}'. Send the header "
+            "'content-type: application/json'."
+        )
+
+
+async def _read_pieces(message: Any, receive: Any, limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > limit:
+            raise _too_large(limit)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+        message = await receive()
+
+
+def decompress(body: bytes, coding: bytes, limit: int) -> bytes:
+    """Undo one content coding; raises beyond `limit` bytes."""
+    try:
+        if coding in (b"gzip", b"x-gzip"):
+            stream: Any = gzip.GzipFile(fileobj=io.BytesIO(body))
+        elif coding == b"zstd":
+            stream = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES).stream_reader(
+                io.BytesIO(body), read_across_frames=True
+            )
+        else:
+            raise MediaTypeError(
+                f"Unsupported content encoding '{coding.decode('latin-1')}'. Send gzip, zstd or none.",
+                headers={"accept-encoding": "gzip, zstd"},
+            )
+        plain: bytes = stream.read(limit + 1)
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise RequestError(
+            f"The request body is not valid {coding.decode('latin-1')} ({error}); check its content encoding."
+        ) from error
+    if len(plain) > limit:
+        raise _too_large(limit)
+    return plain
+
+
+def _too_large(limit: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"The request body is larger than {limit} bytes. Send less, or raise the limit.")

@@ -1,0 +1,106 @@
+"""A round on the wire: frames out, keep-alives in silence, cancellation when the client leaves.
+
+It knows rounds by their events. Invariant: every write holds whole frames, and the terminal frame and
+`[DONE]` go together, last.
+"""
+
+import asyncio
+from typing import Any
+
+from antiphon.engine import EncodedEvent, Round
+from antiphon.protocol.events import EVENT_TYPES
+from antiphon.protocol.lifecycle import TERMINAL_EVENTS
+from antiphon.protocol.sse import DONE
+from antiphon.server.replies import start_stream
+from antiphon.server.settings import ServerLimits
+
+_HEADS = {name: b"event: %b\ndata: " % name.encode() for name in EVENT_TYPES}
+
+
+def frame(events: list[EncodedEvent]) -> bytes:
+    """Events as server-sent event frames."""
+    return b"".join([b"%b%b\n\n" % (_HEADS[name], data) for name, data in events])
+
+
+class DisconnectWatch:
+    """Cancels the current task when the client leaves; `left` tells that from other cancellations."""
+
+    def __init__(self, receive: Any) -> None:
+        self.left = False
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a watch needs a task to cancel")
+        self._main = task
+        self._task = asyncio.create_task(self._watch(receive))
+
+    def give_up(self) -> None:
+        """Treat the client as gone."""
+        self.left = True
+        self._main.cancel()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._task.cancel()
+
+    async def _watch(self, receive: Any) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.give_up()
+                return
+
+
+class StreamSender:
+    """Sends one round's events."""
+
+    def __init__(self, round_: Round, send: Any, watch: DisconnectWatch, limits: ServerLimits) -> None:
+        self._round = round_
+        self._send = send
+        self._watch = watch
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._last_s = self._loop.time()
+        self._writing = False
+        self._pulse: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def run(self, request_id: bytes) -> None:
+        """The whole stream. The round has been started."""
+        await start_stream(self._send, request_id)
+        self._timer = self._loop.call_later(self._limits.keep_alive_s, self._tick)
+        try:
+            async for events in self._round.events():
+                if self._pulse is not None:
+                    await self._pulse
+                    self._pulse = None
+                if events[-1][0] in TERMINAL_EVENTS:
+                    self._timer.cancel()
+                    self._watch.close()
+                    await self._send({"type": "http.response.body", "body": frame(events) + DONE})
+                else:
+                    await self._write(frame(events))
+        finally:
+            self._timer.cancel()
+            if self._pulse is not None:
+                self._pulse.cancel()
+
+    async def _write(self, body: bytes) -> None:
+        self._writing = True
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        self._writing = False
+        self._last_s = self._loop.time()
+
+    def _tick(self) -> None:
+        """Every so often: speak in silence, give up on a client that does not read."""
+        silence_s = self._loop.time() - self._last_s
+        wait_s = self._limits.keep_alive_s
+        if self._writing:
+            if silence_s >= self._limits.write_timeout_s:
+                self._watch.give_up()
+                return
+        elif silence_s >= self._limits.keep_alive_s:
+            if self._pulse is None or self._pulse.done():
+                self._pulse = self._loop.create_task(self._write(frame(self._round.make_keep_alive())))
+        else:
+            wait_s -= silence_s
+        self._timer = self._loop.call_later(max(wait_s, 0.001), self._tick)

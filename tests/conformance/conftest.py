@@ -1,0 +1,31 @@
+"""What the conformance tests run against: our own server in this process."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from antiphon.client.app_transport import AsgiApp
+
+OpenApp = Callable[[], AbstractAsyncContextManager[AsgiApp]]
+
+
+@pytest.fixture
+def scripted_app(tmp_path: Path) -> OpenApp:
+    """Opens our server with the scripted backend and a store of its own, as `antiphon serve --scripted`."""
+
+    @asynccontextmanager
+    async def open_app() -> AsyncIterator[AsgiApp]:
+        from antiphon.bootstrap import build_app
+        from antiphon.config import load_config
+
+        flags = {
+            "server": {"data": str(tmp_path / "data")},
+            "endpoints": {"scripted": {"dialect": "scripted"}},
+            "models": {"scripted": {"endpoint": "scripted"}},
+        }
+        async with build_app(load_config(flags, environ={}, cwd=tmp_path)) as app:
+            yield app
+
+    return open_app

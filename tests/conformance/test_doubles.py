@@ -1,0 +1,225 @@
+"""The checker against servers that misbehave in one known way each.
+
+The tables say what each double must be found guilty of. They are compared whole, so a probe that turns
+green by itself, or red for another's fault, is found here.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+
+from antiphon.checker import (
+    MANIFEST,
+    CheckOptions,
+    Outcome,
+    Requirement,
+    Verdict,
+    render_json,
+    render_junit,
+    run_check,
+)
+from antiphon.checker.doubles import DOUBLES
+from antiphon.checker.doubles.faults import KEY
+from antiphon.checker.subject import Subject
+from antiphon.checker.verdicts import passed
+from antiphon.client import AppTransport, TransportLimits
+
+_FORGETFUL = {
+    "state.continues",
+    "state.continues-streaming",
+    "state.tool-loop",
+    "state.unknown-id",
+    "state.unknown-id-streaming",
+    "state.store-false",
+    "state.echo",
+    "state.wrong-call-id",
+    "state.missing-output",
+    "state.retrieve",
+    "state.input-items",
+    "state.delete",
+    "state.long-chain",
+}
+_NEEDS_REPLAY = {
+    "state.continues",
+    "state.continues-streaming",
+    "state.tool-loop",
+    "state.branches",
+    "state.instructions-not-inherited",
+    "state.long-chain",
+}
+_ALL = {requirement.id for requirement in MANIFEST}
+
+FAILING: dict[str, set[str]] = {
+    "honest": set(),
+    "forgetful": _FORGETFUL,
+    "forgets-when-streaming": {"state.continues-streaming"},
+    "forgets-tool-call": {"state.tool-loop", "state.never-empty"},
+    "shares-branches": {"state.branches"},
+    "accepts-unknown-id": {"state.unknown-id", "state.store-false", "state.delete"},
+    "accepts-unknown-id-streaming": {"state.unknown-id-streaming"},
+    "keeps-last-n": {"state.long-chain"},
+    "truncates-silently": {"state.long-chain"},
+    "overflows": set(),
+    "stores-despite-false": {"state.store-false"},
+    "no-echo": {"state.echo"},
+    "accepts-wrong-call-id": {"state.wrong-call-id"},
+    "accepts-missing-output": {"state.missing-output"},
+    "rejects-own-items": {"state.replays-own-items"},
+    "empty-completed": {"state.never-empty"},
+    "inherits-instructions": {"state.instructions-not-inherited"},
+    "retrieve-differs": {"state.retrieve"},
+    "input-items-empty": {"state.input-items"},
+    "delete-does-nothing": {"state.delete"},
+    "counts-nothing": set(),
+    "forgetful-counts-nothing": _FORGETFUL,
+    "refuses-sampling": set(),
+    "mute": set(),
+    "mute-counts-nothing": set(),
+    "breaks-streams": set(),
+    "needs-key": set(),
+    "garbage": set(),
+    "wrong-shapes": set(),
+    "silent": set(),
+    "unavailable": set(),
+    "no-such-model": set(),
+}
+UNDECIDED: dict[str, set[str]] = {
+    "forgetful": {"state.branches"},
+    "forgetful-counts-nothing": {"state.branches"},
+    "overflows": {"state.long-chain"},
+    "rejects-own-items": _NEEDS_REPLAY,
+    "mute": {"state.tool-loop", "state.missing-output"},
+    "mute-counts-nothing": {*_NEEDS_REPLAY, "state.missing-output"},
+    "breaks-streams": {"state.continues-streaming"},
+    "needs-key": _ALL,
+    "garbage": _ALL,
+    "wrong-shapes": _ALL,
+    "silent": _ALL,
+    "unavailable": _ALL,
+    "no-such-model": _ALL,
+}
+
+
+def check_double(
+    name: str, requirements: Iterable[Requirement] = MANIFEST, seed: int = 1
+) -> dict[str, Verdict]:
+    """The verdict of each requirement on a fresh double."""
+    timeout_s = 0.3 if name == "silent" else 30.0
+    options = CheckOptions(requirements=tuple(requirements), seed=seed, timeout_s=timeout_s)
+    transport = AppTransport(DOUBLES[name](), TransportLimits(close_timeout_s=0.1))
+    report = asyncio.run(run_check(transport, "toy", options))
+    return {result.id: result.verdict for result in report.results}
+
+
+def expect(name: str, requirement_id: str) -> Verdict:
+    """The verdict that the tables demand."""
+    if requirement_id in FAILING[name]:
+        return Verdict.FAIL
+    return Verdict.UNKNOWN if requirement_id in UNDECIDED.get(name, set()) else Verdict.PASS
+
+
+def find_wrong_verdicts(name: str, requirements: Iterable[Requirement]) -> dict[str, Verdict]:
+    """The verdicts on a double that differ from the tables."""
+    found = check_double(name, requirements)
+    return {key: verdict for key, verdict in found.items() if verdict is not expect(name, key)}
+
+
+async def pass_everything(subject: Subject) -> Outcome:
+    """A probe that looks at nothing."""
+    return passed("nothing was tried")
+
+
+@pytest.mark.parametrize("name", DOUBLES)
+def test_each_double_is_found_guilty_of_its_fault_and_of_nothing_else(name: str) -> None:
+    """Ours: a table from double to failing and undecided requirements, compared whole."""
+    assert find_wrong_verdicts(name, MANIFEST) == {}
+
+
+@pytest.mark.parametrize("requirement", MANIFEST, ids=lambda requirement: requirement.id)
+def test_a_probe_that_always_passes_is_found_out(requirement: Requirement) -> None:
+    """Ours: with any probe's verdict replaced by "pass", the comparison with the tables must complain."""
+    gutted = msgspec.structs.replace(requirement, probe=pass_everything)
+    red = [name for name, failing in FAILING.items() if requirement.id in failing]
+    assert red, "no shipped double breaks this requirement"
+    for name in red:
+        assert find_wrong_verdicts(name, [gutted]) == {requirement.id: Verdict.PASS}
+
+
+def test_the_tables_speak_of_every_double_and_of_real_requirements() -> None:
+    """Ours."""
+    assert set(FAILING) == set(DOUBLES)
+    assert set(UNDECIDED) <= set(DOUBLES)
+    assert set().union(*FAILING.values(), *UNDECIDED.values()) <= _ALL
+    assert set().union(*FAILING.values()) == _ALL
+
+
+def test_verdicts_do_not_hang_on_the_random_words() -> None:
+    """Ours: other words and ids, the same verdicts."""
+    for seed in range(2, 7):
+        assert set(check_double("honest", seed=seed).values()) == {Verdict.PASS}
+
+
+def test_a_probe_alone_sends_the_same_words_as_among_others() -> None:
+    """Ours: `--only` with the seed of a report repeats what the report saw."""
+    seen: list[str] = []
+
+    async def note_word(subject: Subject) -> Outcome:
+        seen.append(subject.make_word())
+        return passed("noted")
+
+    noting = [msgspec.structs.replace(item, probe=note_word) for item in MANIFEST[:3]]
+    check_double("honest", noting)
+    check_double("honest", noting[2:])
+    assert len(set(seen[:3])) == 3
+    assert seen[3] == seen[2]
+
+
+def test_streams_of_the_honest_double_keep_the_protocols_order() -> None:
+    """Responses API, streaming; a note would name each fault that the stream checker finds."""
+    report = asyncio.run(run_check(AppTransport(DOUBLES["honest"]()), "toy", CheckOptions(seed=1)))
+    assert report.notes == []
+
+
+def test_a_stream_that_breaks_off_is_noted() -> None:
+    """Responses API, streaming: exactly one terminal event; public issue ollama/ollama#17118."""
+    report = asyncio.run(run_check(AppTransport(DOUBLES["breaks-streams"]()), "toy", CheckOptions(seed=1)))
+    assert any("without a terminal event" in note for note in report.notes)
+
+
+def test_refused_sampling_parameters_are_left_out_and_noted() -> None:
+    """Responses API, errors: reasoning models refuse temperature."""
+    report = asyncio.run(run_check(AppTransport(DOUBLES["refuses-sampling"]()), "toy", CheckOptions(seed=1)))
+    assert [note.split(" ")[0] for note in report.notes] == ["temperature", "max_output_tokens"]
+    assert report.exit_status == 0
+
+
+def test_a_key_is_sent_and_stands_in_no_report() -> None:
+    """Ours: not even where the server quotes a wrong one."""
+    right = CheckOptions(MANIFEST[:3], api_key=KEY)
+    report = asyncio.run(run_check(AppTransport(DOUBLES["needs-key"]()), "toy", right))
+    assert report.exit_status == 0
+    wrong = CheckOptions(MANIFEST[:3], api_key="sk-wrong-key-123")
+    report = asyncio.run(run_check(AppTransport(DOUBLES["needs-key"]()), "toy", wrong))
+    shown = render_json(report) + render_junit(report)
+    assert "Incorrect API key provided: '***'" in report.results[0].explanation
+    assert "sk-wrong-key-123" not in shown
+    assert report.exit_status == 2
+
+
+def test_without_a_model_the_first_of_the_server_is_taken_and_said() -> None:
+    """Ours."""
+    report = asyncio.run(run_check(AppTransport(DOUBLES["honest"]()), None, CheckOptions(MANIFEST[:1])))
+    assert report.model == "toy"
+    assert "took toy" in report.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("unavailable", "The model is loading."), ("no-such-model", "model 'toy' not found")]
+)
+def test_a_server_that_is_not_ready_is_undecided_with_its_own_text(name: str, text: str) -> None:
+    """Ours: 503 and 404 before the first answer say nothing about state."""
+    report = asyncio.run(run_check(AppTransport(DOUBLES[name]()), "toy", CheckOptions(MANIFEST[:2])))
+    assert [text in result.explanation for result in report.results] == [True, True]
+    assert report.exit_status == 2
