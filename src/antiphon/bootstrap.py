@@ -6,9 +6,10 @@ The only module that names concrete stores and dialects. It decides nothing else
 import asyncio
 import gc
 import logging
+import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import uvicorn
@@ -29,6 +30,7 @@ from antiphon.store.sqlite import SqliteStore
 #: After a signal, running responses have this long to end.
 SHUTDOWN_S = 10
 _KEEP_ALIVE_S = 75
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def build_engine(config: Config) -> Engine:
@@ -51,6 +53,8 @@ def build_application(config: Config, engine: Engine) -> Application:
             body_bytes=limits.body_bytes,
             body_decompressed_bytes=limits.body_decompressed_bytes,
             max_input_items=limits.max_input_items,
+            body_timeout_s=limits.body_timeout_s,
+            write_timeout_s=limits.write_timeout_s,
             keep_alive_s=limits.keep_alive_s,
             status_wait_s=limits.status_wait_s,
         ),
@@ -70,7 +74,8 @@ async def build_app(config: Config) -> AsyncIterator[Application]:
 def serve(config: Config, announce: Callable[[ServeFacts], None]) -> None:
     """Listen and serve until a signal comes; `announce` is called once, when requests are answered.
 
-    Raises `OSError` when the address cannot be listened on, `StoreError` when the data folder cannot be used.
+    Raises `OSError` when the address cannot be listened on, `StoreError` when the data folder cannot be used,
+    and `KeyboardInterrupt` after SIGINT, when everything is closed.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     listener = _listen(config.server.host, config.server.port)
@@ -106,14 +111,33 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
         await server.serve(sockets=[listener])
     finally:
         await engine.close()
+    if server.interrupted:
+        raise KeyboardInterrupt
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, telling when it listens."""
+    """Uvicorn, telling when it listens, and leaving what to do after a signal to us."""
 
     def __init__(self, config: uvicorn.Config, when_ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._when_ready = when_ready
+        self.interrupted = False
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Stop on SIGINT and SIGTERM; uvicorn's own would end the process before the store is closed."""
+        loop = asyncio.get_running_loop()
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, self._stop, number)
+        try:
+            yield
+        finally:
+            for number in _STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _stop(self, number: int) -> None:
+        self.interrupted = self.interrupted or number == signal.SIGINT
+        self.handle_exit(number, None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)

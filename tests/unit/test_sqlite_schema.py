@@ -15,7 +15,7 @@ from antiphon.protocol.errors import StoreError
 from antiphon.store import StoreSettings
 from antiphon.store.files import APPLICATION_ID, DATABASE_NAME, DataFolder, upgrade_schema
 from antiphon.store.packing import pack_id, pack_outcome, unpack_id, unpack_outcome
-from antiphon.store.queries import load_migrations, load_queries, load_schema
+from antiphon.store.queries import Migration, load_migrations, load_queries, load_schema
 
 
 @contextlib.contextmanager
@@ -48,25 +48,37 @@ def test_migrations_are_numbered_without_a_gap() -> None:
 
 
 def test_an_older_database_is_brought_to_the_newest_schema(tmp_path: Path) -> None:
-    """Ours: a database is upgraded from each earlier version."""
-    migrations = load_migrations()
-    for version in range(1, len(migrations)):
-        with connect(tmp_path / f"{version}.db") as old, connect(":memory:") as fresh:
-            for migration in migrations[:version]:
-                old.executescript(migration.sql)
-            old.execute(f"PRAGMA user_version = {version}")
-            old.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            upgrade_schema(old)
-            fresh.executescript(load_schema())
-            assert read_schema(old) == read_schema(fresh)
+    """Ours: only the steps that a database has not taken yet are run."""
+    shipped = load_migrations()
+    newer = Migration(len(shipped) + 1, "CREATE TABLE more (x);")
+    with connect(tmp_path / "x.db") as connection:
+        upgrade_schema(connection, shipped)
+        before = read_schema(connection)
+        upgrade_schema(connection, [*shipped, newer])
+        added = ("table", "more", "more", "CREATE TABLE more (x)")
+        assert read_schema(connection) == sorted([*before, added])
+        assert connection.execute("PRAGMA user_version").fetchone() == (newer.version,)
+
+
+def test_a_migration_that_fails_leaves_the_database_as_it_was(tmp_path: Path) -> None:
+    """Ours: a step and its number are written together or not at all."""
+    shipped = load_migrations()
+    broken = Migration(len(shipped) + 1, "CREATE TABLE more (x); INSERT INTO nowhere VALUES (1);")
+    with connect(tmp_path / "x.db") as connection:
+        upgrade_schema(connection, shipped)
+        before = read_schema(connection)
+        with pytest.raises(sqlite3.OperationalError, match="nowhere"):
+            upgrade_schema(connection, [*shipped, broken])
+        assert read_schema(connection) == before
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(shipped),)
 
 
 def test_opening_twice_changes_nothing(tmp_path: Path) -> None:
     """Ours: an up-to-date database is left alone."""
     with connect(tmp_path / "x.db") as connection:
-        upgrade_schema(connection)
+        upgrade_schema(connection, load_migrations())
         first = read_schema(connection)
-        upgrade_schema(connection)
+        upgrade_schema(connection, load_migrations())
         assert read_schema(connection) == first
         assert connection.execute("PRAGMA user_version").fetchone() == (load_migrations()[-1].version,)
 
@@ -200,6 +212,13 @@ def test_the_usual_id_takes_18_bytes() -> None:
 def test_packed_outcomes_come_back_byte_for_byte(outcome: bytes) -> None:
     """Ours."""
     assert unpack_outcome(pack_outcome(outcome)) == outcome
+
+
+@pytest.mark.parametrize("stored", [b"", b"\xff\xff\xff", pack_outcome(b"x" * 99)[:-3]])
+def test_a_damaged_outcome_is_an_error(stored: bytes) -> None:
+    """Ours: damage is told, not answered with something else."""
+    with pytest.raises(StoreError, match="damaged"):
+        unpack_outcome(stored)
 
 
 def test_the_usual_outcome_packs_to_a_few_bytes() -> None:

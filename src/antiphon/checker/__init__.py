@@ -4,11 +4,10 @@ It talks to servers over the wire alone, through `client`. `run_check` tries the
 and returns a `Report`; the `doubles` are servers that break them.
 """
 
-from importlib import resources
-
 from antiphon.checker.report import Report, Result, render_json, render_junit, render_result, render_summary
 from antiphon.checker.requirements import MANIFEST, Requirement, select_requirements
 from antiphon.checker.runner import PROBE_TIMEOUT_S, CheckOptions, run_check
+from antiphon.checker.script import read_script
 from antiphon.checker.subject import CHAIN_ROUNDS
 from antiphon.checker.verdicts import Outcome, Verdict
 
@@ -30,8 +29,3 @@ __all__ = [
     "run_check",
     "select_requirements",
 ]
-
-
-def read_script() -> str:
-    """The text of `check-responses-state.sh`, the check that needs nothing but sh and Python."""
-    return resources.files(__name__).joinpath("check-responses-state.sh").read_text("utf-8")

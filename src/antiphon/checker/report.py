@@ -123,7 +123,8 @@ def render_junit(report: Report) -> str:
     notes = escape("\n".join(report.notes))
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f"{head}\n<properties>{properties}</properties>\n{cases}\n<system-out>{notes}</system-out>\n</testsuite>\n"
+        f"{head}\n<properties>{properties}</properties>\n{cases}\n"
+        f"<system-out>{notes}</system-out>\n</testsuite>\n"
     )
 
 

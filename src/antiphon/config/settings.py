@@ -72,6 +72,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_input_items: Annotated[int, Meta(ge=1, description="The most items that one request may carry.")] = (
         100_000
     )
+    body_timeout_s: Annotated[
+        float, Meta(gt=0, description="Seconds within which a request body must be whole.")
+    ] = 60.0
+    write_timeout_s: Annotated[
+        float,
+        Meta(gt=0, description="Seconds without reading after which a streaming client counts as gone."),
+    ] = 300.0
     window_cache_bytes: Annotated[
         int, Meta(ge=0, description="Memory for windows of recent responses, in bytes; 0 caches none.")
     ] = 256 * MIB

@@ -248,8 +248,10 @@ class Round:
             self._assembler.warnings.append(
                 (
                     "upstream_truncated",
-                    (f"The history grew, but the model server counted {outcome.usage.input_tokens} prompt tokens "
-                    f"after {window.prompt_tokens} before: it left out part of the history."),
+                    (
+                        f"The history grew, but the model server counted {outcome.usage.input_tokens} prompt tokens "
+                        f"after {window.prompt_tokens} before: it left out part of the history."
+                    ),
                 )
             )
 

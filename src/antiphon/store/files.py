@@ -8,11 +8,12 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.protocol.errors import StoreError
 from antiphon.store.interface import StoreSettings
-from antiphon.store.queries import load_migrations, load_schema
+from antiphon.store.queries import Migration, load_migrations, load_schema
 
 DATABASE_NAME = "antiphon.db"
 LOCK_NAME = "antiphon.lock"
@@ -53,36 +54,18 @@ class DataFolder:
 
     def connect_writer(self) -> sqlite3.Connection:
         """The one connection that writes."""
-        connection = sqlite3.connect(
-            self.database,
-            timeout=self._settings.busy_timeout_s,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        synchronous = "FULL" if self._settings.durability == "full" else "NORMAL"
-        _set_pragmas(
-            connection,
-            synchronous=synchronous,
-            # Deleted bytes are overwritten in the file, not only unlinked.
+        return self._connect(
+            self._settings.busy_timeout_s,
+            synchronous="FULL" if self._settings.durability == "full" else "NORMAL",
             secure_delete="ON",
             # The writer alone inserts, in statements that look every reference up; tests check the keys.
             foreign_keys="OFF",
-            temp_store="MEMORY",
-            cache_size=-self._settings.cache_kib,
             journal_size_limit=LOG_LIMIT_BYTES,
         )
-        return connection
 
     def connect_reader(self) -> sqlite3.Connection:
         """A connection that reads what is committed."""
-        connection = sqlite3.connect(
-            self.database,
-            timeout=min(self._settings.busy_timeout_s, READ_BUSY_TIMEOUT_S),
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        _set_pragmas(connection, query_only="ON", temp_store="MEMORY", cache_size=-self._settings.cache_kib)
-        return connection
+        return self._connect(min(self._settings.busy_timeout_s, READ_BUSY_TIMEOUT_S), query_only="ON")
 
     def unlock(self) -> None:
         """Let another process have the folder."""
@@ -93,45 +76,64 @@ class DataFolder:
             # SQLite gives its log and index files the mode of the database file.
             os.close(os.open(self.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self.database.chmod(0o600)
-            with contextlib.closing(
-                sqlite3.connect(self.database, timeout=self._settings.busy_timeout_s, isolation_level=None)
-            ) as connection:
-                upgrade_schema(connection)
+            with contextlib.closing(self._connect(self._settings.busy_timeout_s)) as connection:
+                upgrade_schema(connection, load_migrations())
         except OSError as error:
             raise StoreError(f"{self.database} cannot be opened ({error.strerror or error}).") from error
         except sqlite3.DatabaseError as error:
             raise StoreError(_explain_unusable(self.database, error)) from error
-        except StoreError as error:
-            raise StoreError(f"{self.database}: {error.message}") from error
+
+    def _connect(self, timeout_s: float, **pragmas: str | int) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            self.database, timeout=timeout_s, isolation_level=None, check_same_thread=False
+        )
+        try:
+            # Spilled statements must not leave content in files of the system's temporary folder.
+            _set_pragmas(connection, temp_store="MEMORY", cache_size=-self._settings.cache_kib, **pragmas)
+        except sqlite3.DatabaseError as error:
+            connection.close()
+            raise StoreError(_explain_unusable(self.database, error)) from error
+        return connection
 
 
-def upgrade_schema(connection: sqlite3.Connection) -> None:
-    """Bring a database to the newest schema; a fresh one gets it whole.
+def upgrade_schema(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
+    """Bring a database to the schema of the last of `migrations`; a fresh one gets it whole.
 
     Raises `StoreError` when the database is another program's or newer than this code.
     """
-    newest = load_migrations()[-1].version
+    newest = migrations[-1].version
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (owner,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if tables == 0 and version == 0:
         # Page size can only be chosen while the file is empty, and before the log mode.
-        _set_pragmas(connection, page_size=PAGE_BYTES, journal_mode="WAL")
+        _set_pragmas(connection, page_size=PAGE_BYTES)
+        _use_log(connection)
         _run_step(connection, load_schema(), newest)
         return
     if owner != APPLICATION_ID:
-        raise StoreError("this is a database of another program. Choose another data folder.")
+        raise StoreError(f"{DATABASE_NAME} is a database of another program. Choose another data folder.")
     if version > newest:
         raise StoreError(
-            f"this database was written by a newer Antiphon (schema {version}, this one knows {newest}). "
+            f"{DATABASE_NAME} was written by a newer Antiphon (schema {version}, this one knows {newest}). "
             "Upgrade Antiphon or choose another data folder."
         )
-    _set_pragmas(connection, journal_mode="WAL")
-    for migration in load_migrations():
+    _use_log(connection)
+    _set_pragmas(connection, secure_delete="ON")
+    for migration in migrations:
         if migration.version > version:
             _run_step(connection, migration.sql, migration.version)
     # A log left by a killed process may hold what a deletion was about to wipe.
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
+
+def _use_log(connection: sqlite3.Connection) -> None:
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise StoreError(
+            f"{DATABASE_NAME} is on a file system without shared memory, a network share perhaps. "
+            "Choose a data folder on a local disk."
+        )
 
 
 def _run_step(connection: sqlite3.Connection, sql: str, version: int) -> None:

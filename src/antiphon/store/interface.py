@@ -4,12 +4,15 @@ It knows nothing of requests or models: a round is item bytes, settings bytes an
 Invariant: what `record` returned for is durable (to a killed process) and whole, or it raised.
 """
 
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from antiphon.protocol.errors import StoreError
 from antiphon.sessions import Node
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class UnknownParentError(StoreError):
@@ -23,17 +26,18 @@ class StoreSettings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
     `queue_limit`: rounds waiting to be written; one more waits up to `queue_wait_s`, then fails.
     `batch_limit`: rounds in one transaction.
     `busy_timeout_s`: how long a write waits for another program that holds the database.
+    `check_timeout_s`, `close_timeout_s`: how long `check` and `close` wait before they fail.
     `cache_kib`: page cache of each of the two connections.
     """
 
     durability: Literal["normal", "full"] = "normal"
-    queue_limit: int = 1024
-    queue_wait_s: float = 5.0
-    batch_limit: int = 256
-    busy_timeout_s: float = 5.0
-    check_timeout_s: float = 2.0
-    close_timeout_s: float = 10.0
-    cache_kib: int = 8192
+    queue_limit: Count = 1024
+    queue_wait_s: Seconds = 5.0
+    batch_limit: Count = 256
+    busy_timeout_s: Seconds = 5.0
+    check_timeout_s: Seconds = 2.0
+    close_timeout_s: Seconds = 10.0
+    cache_kib: Count = 8192
 
 
 class Record(Node, kw_only=True):

@@ -8,6 +8,8 @@ its hash will do. Invariant: what was packed comes back byte for byte, and two i
 import zlib
 from hashlib import sha256
 
+from antiphon.protocol.errors import StoreError
+
 PREFIX = "resp_"
 ID_BYTES = 18
 ITEM_HASH_BYTES = 16
@@ -59,5 +61,12 @@ def pack_outcome(outcome: bytes) -> bytes:
 
 
 def unpack_outcome(stored: bytes) -> bytes:
-    """The outcome that `pack_outcome` was given; costs 0.5 us."""
-    return zlib.decompressobj(_WINDOW_BITS, _USUAL_OUTCOME).decompress(stored)
+    """The outcome that `pack_outcome` was given; costs 0.5 us. Raises `StoreError` for anything else."""
+    unpacker = zlib.decompressobj(_WINDOW_BITS, _USUAL_OUTCOME)
+    try:
+        outcome = unpacker.decompress(stored)
+    except zlib.error as error:
+        raise StoreError(f"A stored outcome is damaged: {error}.") from error
+    if not unpacker.eof:
+        raise StoreError("A stored outcome is damaged: it is cut off.")
+    return outcome

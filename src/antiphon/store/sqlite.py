@@ -6,6 +6,7 @@ returned for is in no file of the folder.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Sequence
@@ -26,17 +27,23 @@ from antiphon.store.rows import RowWriter, to_path, to_record
 class SqliteStore:
     """The store that a server uses: `antiphon.db` in a data folder, for one process at a time."""
 
-    def __init__(self, folder: DataFolder, settings: StoreSettings) -> None:
+    def __init__(
+        self,
+        folder: DataFolder,
+        reader: sqlite3.Connection,
+        writer: sqlite3.Connection,
+        settings: StoreSettings,
+    ) -> None:
+        """Takes over the open folder and both connections; use `open`."""
         self._folder = folder
         self._settings = settings
         self._queries = load_queries()
-        self._reader = folder.connect_reader()
-        # Serialised calls of one connection would wait inside SQLite, holding no lock of ours; this one is
-        # cheaper and keeps a cursor's rows together when loops on several threads share the store.
+        self._reader = reader
+        # Keeps a query and its rows together when event loops on several threads share the store.
         self._reading = threading.Lock()
         self._closed = False
         self._released = False
-        self._rows = RowWriter(folder.connect_writer())
+        self._rows = RowWriter(writer)
         self._writer = BatchWriter(
             self._rows.commit,
             queue_limit=settings.queue_limit,
@@ -51,12 +58,14 @@ class SqliteStore:
         Raises `StoreError` when the folder is in use, cannot be written, or holds something else.
         """
         settings = settings or StoreSettings()
-        data_folder = DataFolder(folder, settings)
-        try:
-            return cls(data_folder, settings)
-        except BaseException:
-            data_folder.unlock()
-            raise
+        with contextlib.ExitStack() as undo:
+            data_folder = DataFolder(folder, settings)
+            undo.callback(data_folder.unlock)
+            reader = undo.enter_context(contextlib.closing(data_folder.connect_reader()))
+            writer = undo.enter_context(contextlib.closing(data_folder.connect_writer()))
+            store = cls(data_folder, reader, writer, settings)
+            undo.pop_all()
+        return store
 
     async def record(self, record: Record) -> None:
         """Keep one round; see `Store.record`."""

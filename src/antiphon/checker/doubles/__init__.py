@@ -5,12 +5,6 @@
 
 from antiphon.checker.doubles.faults import DOUBLES
 from antiphon.checker.doubles.honest import HonestDouble
+from antiphon.checker.doubles.serving import serve_double
 
 __all__ = ["DOUBLES", "HonestDouble", "serve_double"]
-
-
-def serve_double(name: str, port: int) -> None:
-    """Serves the double of that name on the loopback interface until it is stopped."""
-    import uvicorn
-
-    uvicorn.run(DOUBLES[name](), host="127.0.0.1", port=port, log_level="warning")

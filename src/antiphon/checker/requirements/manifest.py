@@ -68,13 +68,13 @@ MANIFEST: tuple[Requirement, ...] = (
     _state(
         "wrong-call-id",
         f"{_API}: errors",
-        "A function_call_output whose call_id nobody called is refused with 400.",
+        "A function_call_output whose call_id nobody called is refused (by the API with 400).",
         refusing.probe_wrong_call_id,
     ),
     _state(
         "missing-output",
         f"{_API}: errors",
-        "A continuation that leaves a function call unanswered is refused with 400.",
+        "A continuation that leaves a function call unanswered is refused (by the API with 400).",
         refusing.probe_missing_output,
     ),
     _state(

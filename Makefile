@@ -1,0 +1,88 @@
+# Every target sets up what it needs: a virtual environment in .venv, from the locked files.
+# Needs Python 3.11 or newer (with venv) and make; nothing else.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# A file of the environment's own tells what is installed in it.
+RUN_STAMP := $(VENV)/.installed-run
+DEV_STAMP := $(VENV)/.installed-dev
+# Arguments for `make run`, `make test` and `make bench`.
+ARGS ?=
+
+.PHONY: run test check lint types imports sizes bench docs lock newest clean help
+
+help:
+	@echo "make run     set up, then serve the scripted model on 127.0.0.1:8300"
+	@echo "make test    set up, then run the tests"
+	@echo "make check   lint, types, imports, sizes, generated docs, tests"
+	@echo "make bench   measure against the same requests made directly"
+	@echo "make docs    write the generated reference pages"
+	@echo "make newest  run the SDK tests against the newest openai package"
+	@echo "make lock    lock the newest dependencies"
+	@echo "make clean   remove the environment and caches"
+
+run: $(RUN_STAMP)
+	$(BIN)/antiphon serve --scripted $(ARGS)
+
+test: $(DEV_STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: lint types imports sizes
+	$(BIN)/python tools/write_docs.py --check
+	$(BIN)/python -m pytest
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(DEV_STAMP)
+	$(BIN)/mypy
+
+imports: $(DEV_STAMP)
+	$(BIN)/lint-imports --no-logo
+
+sizes: $(DEV_STAMP)
+	$(BIN)/python tools/check_sizes.py
+
+bench: $(DEV_STAMP)
+	$(BIN)/python -m bench $(ARGS)
+
+docs: $(DEV_STAMP)
+	$(BIN)/python tools/write_docs.py
+
+# Our pages and objects must fit the SDK of today, not only the one that is locked.
+newest: $(DEV_STAMP)
+	$(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(VENV)-newest/bin/python -m pip install -q --disable-pip-version-check --upgrade openai
+	$(VENV)-newest/bin/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	$(VENV)-newest/bin/python -m pip show openai | head -2
+	$(VENV)-newest/bin/python -m pytest -m "not real_model and not fuzz and not bench and not faults_long" \
+		tests/scenarios tests/clients tests/unit
+
+lock: $(DEV_STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check uv
+	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --python-version 3.11 \
+		pyproject.toml -o requirements/runtime.lock
+	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --python-version 3.11 \
+		pyproject.toml --group dev -o requirements/dev.lock
+
+clean:
+	rm -rf $(VENV) $(VENV)-newest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ rm -rf $(VENV); echo "No virtual environment could be made; on Debian: apt-get install python3-venv"; exit 1; }
+
+$(RUN_STAMP): requirements/runtime.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/runtime.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(DEV_STAMP): requirements/dev.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -e .
+	@touch $@
