@@ -49,6 +49,16 @@ def refuse_unsupported(request: CreateRequest) -> None:
     for param, asks in UNSUPPORTED.items():
         if asks(request):
             raise unsupported(param)
+    if request.stream_options is not None and not request.stream:
+        raise RequestError(
+            "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
+        )
+    if request.tool_choice_given and not request.tools and request.tool_choice not in ("auto", "none"):
+        raise RequestError(
+            "Invalid 'tool_choice': a tool can only be forced when 'tools' are given.",
+            param="tool_choice",
+            code="invalid_value",
+        )
     for position, name in enumerate(request.include):
         if name not in INCLUDABLE:
             raise unsupported(f"include[{position}]", f"'{name}'")

@@ -78,7 +78,7 @@ class Routes:
         )
 
     async def _retrieve(self, request: Request, tenant: str) -> bytes:
-        _check_query(request, "include", "include[]", "stream", "starting_after", "include_obfuscation")
+        _check_query(request, "include", "include[]", "stream")
         if request.query_params.get("stream", "false") != "false":
             raise RequestError(
                 "Only a response that was created with 'background' and 'stream' can be streamed again; "

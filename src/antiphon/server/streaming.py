@@ -5,6 +5,7 @@ It knows rounds by their events. Invariant: every write holds whole frames, and 
 """
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 
 from antiphon.engine import EncodedEvent, Round
@@ -69,20 +70,25 @@ class StreamSender:
         await start_stream(self._send, request_id)
         self._timer = self._loop.call_later(self._limits.keep_alive_s, self._tick)
         try:
-            async for events in self._round.events():
-                if self._pulse is not None:
-                    await self._pulse
-                    self._pulse = None
-                if events[-1][0] in TERMINAL_EVENTS:
-                    self._timer.cancel()
-                    self._watch.close()
-                    await self._send({"type": "http.response.body", "body": frame(events) + DONE})
-                else:
-                    await self._write(frame(events))
+            async with aclosing(self._round.events()) as batches:
+                async for events in batches:
+                    await self._pass_on(events)
         finally:
             self._timer.cancel()
             if self._pulse is not None:
                 self._pulse.cancel()
+
+    async def _pass_on(self, events: list[EncodedEvent]) -> None:
+        if self._pulse is not None:
+            await self._pulse
+            self._pulse = None
+        if events[-1][0] not in TERMINAL_EVENTS:
+            await self._write(frame(events))
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._watch.close()
+        await self._send({"type": "http.response.body", "body": frame(events) + DONE})
 
     async def _write(self, body: bytes) -> None:
         self._writing = True

@@ -20,21 +20,27 @@ _ANY_OBJECT: dict[str, Any] = {"name": "object", "schema": {"type": "object"}}
 def encode_request(ask: Ask) -> bytes:
     """The whole body; always streaming."""
     options = _encode(_encode_options(ask))
-    return b"".join((*_encode_prompt(ask), b',"stream":true', b"," if len(options) > 2 else b"", options[1:]))
+    return _encode_prompt(ask, b',"stream":true' + (b"," if len(options) > 2 else b"") + options[1:])
 
 
 def encode_count(ask: Ask) -> bytes:
     """The body of a count request: what the prompt is made of, nothing else."""
-    return b"".join((*_encode_prompt(ask), b"}"))
+    return _encode_prompt(ask, b"}")
 
 
-def _encode_prompt(ask: Ask) -> tuple[bytes, ...]:
+def _encode_prompt(ask: Ask, tail: bytes) -> bytes:
+    """Model, tools and messages, then `tail`. A long transcript is copied once, by the one join."""
     head = b'{"model":' + _encode(ask.model)
     if ask.tools and ask.tool_choice != "none":
         head += b',"tools":' + _encode([_encode_tool(tool) for tool in _offered(ask)])
     messages = [encode_system(ask.system)] if ask.system else []
     messages.extend(ask.transcript)
-    return head, b',"messages":[', b",".join(messages), b"]"
+    head += b',"messages":['
+    if not messages:
+        return head + b"]" + tail
+    messages[0] = head + messages[0]
+    messages[-1] += b"]" + tail
+    return b",".join(messages)
 
 
 def _offered(ask: Ask) -> list[FunctionTool]:

@@ -1,0 +1,36 @@
+"""The servers that all of these tests share: one real llama.cpp server, one `antiphon serve` before it.
+
+A model or a runtime that cannot be had is a failure with instructions, never a skip.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.real.processes import AntiphonServer, LlamaServer, run_antiphon, run_llama
+from tools.fetch_small_model import FetchError, fetch_model
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    """The real model server."""
+    try:
+        model = fetch_model()
+    except FetchError as error:
+        pytest.fail(f"these tests need the small model: {error}", pytrace=False)
+    with run_llama(model, tmp_path_factory.mktemp("llama")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def antiphon(llama: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AntiphonServer]:
+    """Our server before it, as a user starts it."""
+    with run_antiphon(llama.url, tmp_path_factory.mktemp("antiphon")) as server:
+        yield server
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for a server of a test's own."""
+    return tmp_path
