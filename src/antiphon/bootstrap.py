@@ -78,7 +78,7 @@ def serve(config: Config, announce: Callable[[ServeFacts], None]) -> None:
     and `KeyboardInterrupt` after SIGINT, when everything is closed.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     listener = _listen(config.server.host, config.server.port)
     try:
         with asyncio.Runner(loop_factory=_pick_loop_factory()) as runner:

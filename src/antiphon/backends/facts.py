@@ -4,6 +4,7 @@ Each reader takes decoded JSON of one server's own route and tolerates any shape
 unknown. It knows routes' answers, not how they are fetched.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -15,19 +16,29 @@ from antiphon.context import Profile
 _OLLAMA_EFFORTS = ("none", "low", "medium", "high")
 _LLAMA_EFFORTS = ("none", "low", "medium", "high")
 
+#: `owned_by` in a server's model list -> profile.
+_OWNERS = (
+    ("llamacpp", "llama.cpp"),
+    ("vllm", "vllm"),
+    ("library", "ollama"),
+    ("organization_owner", "lm-studio"),
+)
+#: Where servers listen unless told otherwise.
+_PORTS = ((11434, "ollama"), (1234, "lm-studio"))
+_NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d+)\s*$", re.MULTILINE)
+
 
 def recognise_server(url: str, models: Any) -> str:
     """The name of the profile that suits a server, from its address and its model list."""
     if "api.openai.com" in url:
         return "openai"
     owners = {str(entry.get("owned_by", "")) for entry in _entries(models)}
-    for owner, name in (
-        ("llamacpp", "llama.cpp"),
-        ("vllm", "vllm"),
-        ("library", "ollama"),
-        ("organization_owner", "lm-studio"),
-    ):
+    for owner, name in _OWNERS:
         if owner in owners:
+            return name
+    # Models from elsewhere are listed under their makers' names; then the usual port tells.
+    for port, name in _PORTS:
+        if f":{port}/" in f"{url}/":
             return name
     return "default"
 
@@ -40,7 +51,7 @@ def read_models(models: Any, profile: Profile) -> list[ModelFacts]:
         if not isinstance(name, str):
             continue
         window = _count(entry.get("max_model_len")) or _count(_object(entry.get("meta")).get("n_ctx"))
-        own = msgspec.structs.replace(profile, window_tokens=window) if window else profile
+        own = _fill(profile, window_tokens=window)
         created = _count(entry.get("created")) or 0
         facts.append(
             ModelFacts(name=name, profile=own, created=created, owned_by=str(entry.get("owned_by") or ""))
@@ -51,61 +62,87 @@ def read_models(models: Any, profile: Profile) -> list[ModelFacts]:
 def read_llama_props(props: Any, profile: Profile) -> Profile:
     """llama.cpp's `GET /props`: window per slot, what its template can do, what it sees."""
     told = _object(props)
-    window = _count(_object(told.get("default_generation_settings")).get("n_ctx"))
     caps = _object(told.get("chat_template_caps"))
-    modalities = _object(told.get("modalities"))
-    changes: dict[str, Any] = {}
-    if window:
-        changes["window_tokens"] = window
-    if isinstance(caps.get("supports_tools"), bool):
-        changes["tools"] = "native" if caps["supports_tools"] else "none"
-    if isinstance(modalities.get("vision"), bool):
-        changes["sees_images"] = modalities["vision"]
-    if caps.get("supports_reasoning_effort") is True:
-        changes["efforts"] = _LLAMA_EFFORTS
-    return msgspec.structs.replace(profile, **changes)
+    return _fill(
+        profile,
+        window_tokens=_count(_object(told.get("default_generation_settings")).get("n_ctx")),
+        calls_tools=_flag(caps.get("supports_tools")),
+        sees_images=_flag(_object(told.get("modalities")).get("vision")),
+        efforts=_LLAMA_EFFORTS if caps.get("supports_reasoning_effort") is True else (),
+    )
 
 
 def read_ollama_show(show: Any, running: Any, model: str, profile: Profile) -> Profile:
     """Ollama's `POST /api/show` and `GET /api/ps`: what the model can do, and its window once loaded."""
-    changes: dict[str, Any] = {}
-    capabilities = _object(show).get("capabilities")
-    if isinstance(capabilities, list):
-        changes["sees_images"] = "vision" in capabilities
-        changes["tools"] = "native" if "tools" in capabilities else "none"
-        if "thinking" in capabilities:
-            changes["efforts"] = _OLLAMA_EFFORTS
-    for entry in _object(running).get("models") or ():
+    told = _object(show)
+    capabilities = told.get("capabilities")
+    known = capabilities if isinstance(capabilities, list) else None
+    return _fill(
+        profile,
+        window_tokens=_find_loaded_window(running, model) or _read_num_ctx(told.get("parameters")),
+        calls_tools="tools" in known if known is not None else None,
+        sees_images="vision" in known if known is not None else None,
+        efforts=_OLLAMA_EFFORTS if known and "thinking" in known else (),
+    )
+
+
+def _find_loaded_window(running: Any, model: str) -> int | None:
+    """What the loaded model runs with; the trained length in `model_info` is not what it was given."""
+    entries = _object(running).get("models")
+    for entry in entries if isinstance(entries, list) else ():
         loaded = _object(entry)
-        if model in (
-            loaded.get("name"),
-            loaded.get("model"),
-            str(loaded.get("name")).removesuffix(":latest"),
-        ):
-            window = _count(loaded.get("context_length"))
-            if window:
-                changes["window_tokens"] = window
-    return msgspec.structs.replace(profile, **changes)
+        if f"{model.removesuffix(':latest')}:latest" in _spellings(loaded) or model in _spellings(loaded):
+            return _count(loaded.get("context_length"))
+    return None
+
+
+def _spellings(loaded: dict[str, Any]) -> tuple[Any, Any]:
+    return loaded.get("name"), loaded.get("model")
+
+
+def _read_num_ctx(parameters: Any) -> int | None:
+    """A window that the model's own file sets, known before the model is loaded."""
+    found = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
+    return int(found[1]) if found is not None and len(found[1]) < 10 else None
 
 
 def read_lm_studio_model(entry: Any, profile: Profile) -> Profile:
     """LM Studio's `GET /api/v0/models/{id}`."""
     told = _object(entry)
-    changes: dict[str, Any] = {}
-    window = _count(told.get("loaded_context_length"))
-    if window:
-        changes["window_tokens"] = window
-    if isinstance(told.get("type"), str):
-        changes["sees_images"] = told["type"] == "vlm"
-    if isinstance(told.get("capabilities"), list) and "tool_use" in told["capabilities"]:
-        changes["tools"] = "native"
-    return msgspec.structs.replace(profile, **changes)
+    kind = told.get("type")
+    return _fill(
+        profile,
+        window_tokens=_count(told.get("loaded_context_length")),
+        sees_images=kind == "vlm" if isinstance(kind, str) else None,
+    )
 
 
 def read_count(answer: Any) -> int | None:
     """llama.cpp says `input_tokens`, vLLM `count`."""
     told = _object(answer)
     return _count(told.get("input_tokens")) or _count(told.get("count"))
+
+
+def _fill(
+    profile: Profile,
+    *,
+    window_tokens: int | None = None,
+    calls_tools: bool | None = None,
+    sees_images: bool | None = None,
+    efforts: tuple[str, ...] = (),
+) -> Profile:
+    """What the server told goes where the profile says nothing: what was configured stands."""
+    return msgspec.structs.replace(
+        profile,
+        window_tokens=profile.window_tokens or window_tokens,
+        tools="none" if calls_tools is False else profile.tools,
+        sees_images=profile.sees_images if profile.sees_images is not None else sees_images,
+        efforts=profile.efforts or efforts,
+    )
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def _entries(models: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,14 @@ PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
         Profile(),
-        Profile(name="llama.cpp", tool_choice="required", effort_field="chat_template_kwargs"),
+        Profile(
+            name="llama.cpp",
+            tool_choice="required",
+            effort_field="chat_template_kwargs",
+            # Its own json_object is accepted and not enforced.
+            json_object="schema",
+            asks_for_parallel_calls=True,
+        ),
         Profile(
             name="vllm",
             tool_choice="named",

@@ -21,6 +21,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: `named`: takes the object form; `required`: takes the word only, so one forced tool is sent alone;
     #: `ignored`: takes neither, so the answer is checked and asked for once more.
     tool_choice: Literal["named", "required", "ignored"] = "required"
+    #: Parallel calls are off unless they are asked for; in the API they are on.
+    asks_for_parallel_calls: bool = False
     #: Values of `reasoning.effort` that the server knows, weakest first; empty: it has no such setting.
     efforts: tuple[str, ...] = ()
     #: Where the effort is told: a field of its own, or an argument for the chat template (llama.cpp).

@@ -20,7 +20,7 @@ from antiphon.backends import (
 )
 from antiphon.engine.ids import make_call_id
 from antiphon.engine.sink import EventSink
-from antiphon.engine.writers import CallWriter, ReasoningWriter, RefusalWriter, TextWriter
+from antiphon.engine.writers import CallWriter, ItemWriter, ReasoningWriter, RefusalWriter, TextWriter
 from antiphon.protocol.errors import AntiphonError, BackendError
 from antiphon.protocol.items import derive_item_id
 from antiphon.sessions import Status
@@ -65,9 +65,10 @@ class Assembler:
         self._first_position = first_position
         self._is_taken = is_taken
         self._single_call = single_call
-        self._writer: TextWriter | RefusalWriter | ReasoningWriter | CallWriter | None = None
+        self._writer: ItemWriter | None = None
         self._slot: int | None = None
         self._done_slots: set[int] = set()
+        self._dropped_slots: set[int] = set()
         self._pending: dict[int, _PendingCall] = {}
         self._space = ""
         self._has_answer = False
@@ -81,10 +82,12 @@ class Assembler:
     def feed(self, batch: Iterable[BackendEvent]) -> None:
         """Take what has arrived; events go to the sink."""
         for event in batch:
+            if self.outcome is not None:
+                return
             if type(event) is TextDelta:
                 writer = self._writer
                 if type(writer) is TextWriter:
-                    writer.write(event.text, event.logprobs)
+                    writer.write_with_logprobs(event.text, event.logprobs)
                 else:
                     self._open_text(event)
             elif type(event) is CallDelta:
@@ -121,7 +124,7 @@ class Assembler:
         self._close("completed")
         self._writer = TextWriter(self._sink, *self._next_item("message"))
         self._has_answer = True
-        self._writer.write(text, event.logprobs)
+        self._writer.write_with_logprobs(text, event.logprobs)
 
     def _take_reasoning(self, event: ReasoningDelta) -> None:
         if not isinstance(self._writer, ReasoningWriter):
@@ -143,6 +146,8 @@ class Assembler:
             if event.arguments:
                 self._writer.write(event.arguments)
             return
+        if event.index in self._dropped_slots:
+            return
         if event.index in self._done_slots:
             if event.arguments.strip():
                 self.fail(BackendError("The model server sent more of a call that it had ended."))
@@ -151,7 +156,7 @@ class Assembler:
         pending.id = pending.id or event.id
         pending.name = pending.name or event.name
         pending.pieces.append(event.arguments)
-        if not isinstance(self._writer, CallWriter) or _is_object(self._writer.arguments):
+        if not isinstance(self._writer, CallWriter) or _is_object(self._writer.text):
             self._start_pending(event.index)
 
     def _start_pending(self, slot: int, status: str = "completed") -> None:
@@ -160,7 +165,7 @@ class Assembler:
             return
         del self._pending[slot]
         if self._single_call and (self.calls or isinstance(self._writer, CallWriter)):
-            self._done_slots.add(slot)
+            self._dropped_slots.add(slot)
             self.warnings.append(
                 (
                     "parallel_call_dropped",
@@ -210,12 +215,10 @@ class Assembler:
             # Nothing but blanks: then they are the answer.
             self._writer = TextWriter(self._sink, *self._next_item("message"))
             self._has_answer = True
-            self._writer.write(self._space, None)
+            self._writer.write(self._space)
         self._close(last_status)
 
     def _finish(self, event: Finished) -> None:
-        if self.outcome is not None:
-            return
         cut = event.reason != "stop"
         self._close_all("incomplete" if cut else "completed")
         self.outcome = self._judge(event)

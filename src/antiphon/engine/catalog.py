@@ -59,9 +59,7 @@ class Catalog:
                 param="model",
                 code="model_not_found",
             )
-        raise RequestError(
-            f"The requested model '{name}' does not exist.", param="model", code="model_not_found"
-        )
+        raise await self._explain_missing(name)
 
     async def _find_listed(self, name: str) -> tuple[list[tuple[Backend, str]], list[BackendError]]:
         found: list[tuple[Backend, str]] = []
@@ -77,6 +75,13 @@ class Catalog:
             if match is not None:
                 found.append((backend, match))
         return found, failures
+
+    async def _explain_missing(self, name: str) -> RequestError:
+        message = f"The requested model '{name}' does not exist."
+        if not await self.list_models():
+            # Some servers have no list of models; then only the configuration can name one.
+            message += " No model server lists its models; name one with --model or [models.NAME]."
+        return RequestError(message, param="model", code="model_not_found")
 
     async def list_models(self) -> list[ModelFacts]:
         """Aliases first, then what the endpoints list, each name once; raises when nobody could be asked."""

@@ -115,10 +115,10 @@ async def _rebuild(parent: str, tenant: str, target: Target, window: Window, sto
     """The window of a stored path, made from its items in one query."""
     path = await store.load_path(tenant, parent)
     if path is None:
-        raise _unknown_parent(f"Previous response with id '{parent}' not found.")
+        raise make_unknown_parent(f"Previous response with id '{parent}' not found.")
     tip = path[-1]
     if tip.status not in CONTINUABLE or tip.kind != "response":
-        raise _unknown_parent(
+        raise make_unknown_parent(
             f"Previous response with id '{parent}' cannot be continued: its status is '{tip.status}'. "
             "Continue from an earlier response."
         )
@@ -180,7 +180,8 @@ def _is_unfinished_call(item: Item) -> bool:
     return isinstance(item.value, FunctionCall) and item.value.status == "incomplete"
 
 
-def _unknown_parent(message: str) -> RequestError:
+def make_unknown_parent(message: str) -> RequestError:
+    """The refusal to continue from a response that is not there or cannot be continued."""
     return RequestError(message, param="previous_response_id", code="previous_response_not_found")
 
 

@@ -14,7 +14,7 @@ import msgspec
 from antiphon.backends import BackendEvent
 from antiphon.engine.assembler import Assembler, Outcome
 from antiphon.engine.forced import stream_forced
-from antiphon.engine.gather import Plan, make_step
+from antiphon.engine.gather import Plan, make_step, make_unknown_parent
 from antiphon.engine.settings import StoredOutcome, StoredUsage, build_response
 from antiphon.engine.sink import EncodedEvent, EventSink
 from antiphon.engine.windows import WindowCache, extend
@@ -23,7 +23,7 @@ from antiphon.protocol.errors import AntiphonError, BackendError, ProtocolError,
 from antiphon.protocol.items import decode_stored_item, get_item_id
 from antiphon.protocol.responses import Response
 from antiphon.sessions import CONTINUABLE
-from antiphon.store import Record, Store
+from antiphon.store import Record, Store, UnknownParentError
 
 _log = logging.getLogger("antiphon.engine")
 _encode = msgspec.json.Encoder().encode
@@ -172,7 +172,12 @@ class Round:
         stored = self._store_outcome(outcome)
         record = self._make_record(outcome, stored)
         if self._plan.request.store:
-            await self._store.record(record)
+            try:
+                await self._store.record(record)
+            except UnknownParentError as error:
+                # The parent was deleted while the model answered.
+                parent = self._plan.request.previous_response_id or ""
+                raise make_unknown_parent(f"Previous response with id '{parent}' not found.") from error
             self._recorded = True
             if outcome.status in CONTINUABLE:
                 self._keep_window(outcome)

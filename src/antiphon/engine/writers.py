@@ -4,7 +4,8 @@ A writer knows its own kind of item alone. Invariant: the text of the done event
 exactly the sum of the deltas.
 """
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import msgspec
 
@@ -14,181 +15,158 @@ from antiphon.protocol.events import DeltaEncoder
 
 _encode = msgspec.json.Encoder().encode
 
-_TEXT_DELTA = "response.output_text.delta"
-_REFUSAL_DELTA = "response.refusal.delta"
-_SUMMARY_DELTA = "response.reasoning_summary_text.delta"
-_ARGUMENTS_DELTA = "response.function_call_arguments.delta"
 
+class ItemWriter(ABC):
+    """What all writers share: the pieces of one growing text, each sent as a delta event."""
 
-class Writer(Protocol):
-    """What the assembler needs of the item that is open."""
+    item_type = ""
+    delta_event = ""
 
-    def close(self, status: str) -> bytes:
-        """Finish the item; returns its bytes."""
-        ...
-
-
-class TextWriter:
-    """An assistant message with one text part."""
-
-    item_type = "message"
-
-    def __init__(self, sink: EventSink, item_id: str, index: int) -> None:
+    def __init__(self, sink: EventSink, item_id: str, index: int, **part: int) -> None:
         self._sink = sink
         self._id = item_id
         self._index = index
         self._pieces: list[str] = []
-        self._logprobs: list[dict[str, Any]] = []
-        self._encoder = DeltaEncoder(_TEXT_DELTA, item_id, index, content_index=0)
-        if sink.emit:
-            sink.send_item(events.OutputItemAdded, index, "message", self._item("in_progress", []))
-            part = _encode(_text_part("", []))
-            sink.send_inner(events.ContentPartAdded, item_id, index, 0, msgspec.Raw(part))
-
-    def write(self, text: str, logprobs: list[dict[str, Any]] | None) -> None:
-        """A piece of text."""
-        self._pieces.append(text)
-        encoded = None
-        if logprobs:
-            self._logprobs.extend(logprobs)
-            encoded = _encode(logprobs)
-        if self._sink.emit:
-            self._sink.send_delta(_TEXT_DELTA, self._encoder, self._index, text, encoded)
-
-    def close(self, status: str) -> bytes:
-        """Finish the message; returns its bytes."""
-        text = "".join(self._pieces)
-        part = _text_part(text, self._logprobs)
-        item = self._item(status, [part])
-        if self._sink.emit:
-            logprobs = msgspec.Raw(_encode(self._logprobs))
-            self._sink.send_inner(events.OutputTextDone, self._id, self._index, 0, text, logprobs)
-            self._sink.send_inner(
-                events.ContentPartDone, self._id, self._index, 0, msgspec.Raw(_encode(part))
-            )
-            self._sink.send_item(events.OutputItemDone, self._index, "message", item)
-        return item
-
-    def _item(self, status: str, content: list[dict[str, Any]]) -> bytes:
-        return _encode_message(self._id, status, content)
-
-
-class RefusalWriter:
-    """An assistant message with one refusal part."""
-
-    item_type = "message"
-
-    def __init__(self, sink: EventSink, item_id: str, index: int) -> None:
-        self._sink = sink
-        self._id = item_id
-        self._index = index
-        self._pieces: list[str] = []
-        self._encoder = DeltaEncoder(_REFUSAL_DELTA, item_id, index, content_index=0)
-        if sink.emit:
-            sink.send_item(
-                events.OutputItemAdded, index, "message", _encode_message(item_id, "in_progress", [])
-            )
-            part = _encode({"type": "refusal", "refusal": ""})
-            sink.send_inner(events.ContentPartAdded, item_id, index, 0, msgspec.Raw(part))
-
-    def write(self, text: str) -> None:
-        """A piece of the refusal."""
-        self._pieces.append(text)
-        if self._sink.emit:
-            self._sink.send_delta(_REFUSAL_DELTA, self._encoder, self._index, text)
-
-    def close(self, status: str) -> bytes:
-        """Finish the message; returns its bytes."""
-        text = "".join(self._pieces)
-        part = {"type": "refusal", "refusal": text}
-        item = _encode_message(self._id, status, [part])
-        if self._sink.emit:
-            self._sink.send_inner(events.RefusalDone, self._id, self._index, 0, text)
-            self._sink.send_inner(
-                events.ContentPartDone, self._id, self._index, 0, msgspec.Raw(_encode(part))
-            )
-            self._sink.send_item(events.OutputItemDone, self._index, "message", item)
-        return item
-
-
-class ReasoningWriter:
-    """A reasoning item; raw reasoning is told as its summary, which every client reads."""
-
-    item_type = "reasoning"
-
-    def __init__(self, sink: EventSink, item_id: str, index: int) -> None:
-        self._sink = sink
-        self._id = item_id
-        self._index = index
-        self._pieces: list[str] = []
-        self._encoder = DeltaEncoder(_SUMMARY_DELTA, item_id, index, summary_index=0)
-        if sink.emit:
-            sink.send_item(events.OutputItemAdded, index, "reasoning", self._item("in_progress", []))
-            part = _encode({"type": "summary_text", "text": ""})
-            sink.send_inner(events.ReasoningSummaryPartAdded, item_id, index, 0, msgspec.Raw(part))
-
-    def write(self, text: str) -> None:
-        """A piece of reasoning."""
-        self._pieces.append(text)
-        if self._sink.emit:
-            self._sink.send_delta(_SUMMARY_DELTA, self._encoder, self._index, text)
-
-    def close(self, status: str) -> bytes:
-        """Finish the item; returns its bytes."""
-        text = "".join(self._pieces)
-        part = {"type": "summary_text", "text": text}
-        item = self._item(status, [part])
-        if self._sink.emit:
-            self._sink.send_inner(events.ReasoningSummaryTextDone, self._id, self._index, 0, text)
-            raw = msgspec.Raw(_encode(part))
-            self._sink.send_inner(events.ReasoningSummaryPartDone, self._id, self._index, 0, raw)
-            self._sink.send_item(events.OutputItemDone, self._index, "reasoning", item)
-        return item
-
-    def _item(self, status: str, summary: list[dict[str, Any]]) -> bytes:
-        return _encode({"id": self._id, "type": "reasoning", "summary": summary, "status": status})
-
-
-class CallWriter:
-    """A function call."""
-
-    item_type = "function_call"
-
-    def __init__(self, sink: EventSink, item_id: str, index: int, *, call_id: str, name: str) -> None:
-        self._sink = sink
-        self._id = item_id
-        self._index = index
-        self._pieces: list[str] = []
-        self.call_id = call_id
-        self.name = name
-        self._encoder = DeltaEncoder(_ARGUMENTS_DELTA, item_id, index)
-        if sink.emit:
-            sink.send_item(events.OutputItemAdded, index, "function_call", self._item("in_progress", ""))
+        self._encoder = DeltaEncoder(self.delta_event, item_id, index, **part)
 
     @property
-    def arguments(self) -> str:
+    def text(self) -> str:
         """What has come so far."""
         return "".join(self._pieces)
 
-    def write(self, arguments: str) -> None:
-        """A piece of the arguments."""
-        self._pieces.append(arguments)
+    def write(self, text: str) -> None:
+        """One more piece."""
+        self._pieces.append(text)
         if self._sink.emit:
-            self._sink.send_delta(_ARGUMENTS_DELTA, self._encoder, self._index, arguments)
+            self._sink.send_delta(self.delta_event, self._encoder, self._index, text)
+
+    @abstractmethod
+    def close(self, status: str) -> bytes:
+        """Finish the item; returns its bytes."""
+
+    def _send_added(self, item: bytes) -> None:
+        self._sink.send_item(events.OutputItemAdded, self._index, self.item_type, item)
+
+    def _send_done(self, item: bytes) -> bytes:
+        self._sink.send_item(events.OutputItemDone, self._index, self.item_type, item)
+        return item
+
+    def _send(self, event: type[events.Event], *fields: Any) -> None:
+        self._sink.send_inner(event, self._id, self._index, *fields)
+
+
+class TextWriter(ItemWriter):
+    """An assistant message with one text part."""
+
+    item_type = "message"
+    delta_event = "response.output_text.delta"
+
+    def __init__(self, sink: EventSink, item_id: str, index: int) -> None:
+        super().__init__(sink, item_id, index, content_index=0)
+        self._logprobs: list[dict[str, Any]] = []
+        if sink.emit:
+            self._send_added(_encode_message(item_id, "in_progress", []))
+            self._send(events.ContentPartAdded, 0, _to_raw(_text_part("", [])))
+
+    def write_with_logprobs(self, text: str, logprobs: list[dict[str, Any]] | None) -> None:
+        """One more piece, and its log probabilities if they were asked for."""
+        if not logprobs:
+            self.write(text)
+            return
+        self._pieces.append(text)
+        self._logprobs.extend(logprobs)
+        if self._sink.emit:
+            self._sink.send_delta(self.delta_event, self._encoder, self._index, text, _encode(logprobs))
+
+    def close(self, status: str) -> bytes:
+        """Finish the message; returns its bytes."""
+        text = self.text
+        part = _text_part(text, self._logprobs)
+        item = _encode_message(self._id, status, [part])
+        if self._sink.emit:
+            self._send(events.OutputTextDone, 0, text, _to_raw(self._logprobs))
+            self._send(events.ContentPartDone, 0, _to_raw(part))
+            self._send_done(item)
+        return item
+
+
+class RefusalWriter(ItemWriter):
+    """An assistant message with one refusal part."""
+
+    item_type = "message"
+    delta_event = "response.refusal.delta"
+
+    def __init__(self, sink: EventSink, item_id: str, index: int) -> None:
+        super().__init__(sink, item_id, index, content_index=0)
+        if sink.emit:
+            self._send_added(_encode_message(item_id, "in_progress", []))
+            self._send(events.ContentPartAdded, 0, _to_raw({"type": "refusal", "refusal": ""}))
+
+    def close(self, status: str) -> bytes:
+        """Finish the message; returns its bytes."""
+        text = self.text
+        part = {"type": "refusal", "refusal": text}
+        item = _encode_message(self._id, status, [part])
+        if self._sink.emit:
+            self._send(events.RefusalDone, 0, text)
+            self._send(events.ContentPartDone, 0, _to_raw(part))
+            self._send_done(item)
+        return item
+
+
+class ReasoningWriter(ItemWriter):
+    """A reasoning item; raw reasoning is told as its summary, which every client reads."""
+
+    item_type = "reasoning"
+    delta_event = "response.reasoning_summary_text.delta"
+
+    def __init__(self, sink: EventSink, item_id: str, index: int) -> None:
+        super().__init__(sink, item_id, index, summary_index=0)
+        if sink.emit:
+            self._send_added(self._encode_item("in_progress", []))
+            self._send(events.ReasoningSummaryPartAdded, 0, _to_raw({"type": "summary_text", "text": ""}))
+
+    def close(self, status: str) -> bytes:
+        """Finish the item; returns its bytes."""
+        text = self.text
+        part = {"type": "summary_text", "text": text}
+        item = self._encode_item(status, [part])
+        if self._sink.emit:
+            self._send(events.ReasoningSummaryTextDone, 0, text)
+            self._send(events.ReasoningSummaryPartDone, 0, _to_raw(part))
+            self._send_done(item)
+        return item
+
+    def _encode_item(self, status: str, summary: list[dict[str, Any]]) -> bytes:
+        return _encode({"id": self._id, "type": "reasoning", "summary": summary, "status": status})
+
+
+class CallWriter(ItemWriter):
+    """A function call; its text is the arguments."""
+
+    item_type = "function_call"
+    delta_event = "response.function_call_arguments.delta"
+
+    def __init__(self, sink: EventSink, item_id: str, index: int, *, call_id: str, name: str) -> None:
+        super().__init__(sink, item_id, index)
+        self.call_id = call_id
+        self.name = name
+        if sink.emit:
+            self._send_added(self._encode_item("in_progress", ""))
 
     def close(self, status: str) -> bytes:
         """Finish the call; returns its bytes."""
-        if status == "completed" and not self.arguments.strip():
+        if status == "completed" and not self.text.strip():
             # A call without arguments is a call with none: clients parse the text as JSON.
             self.write("{}")
-        arguments = self.arguments
-        item = self._item(status, arguments)
+        arguments = self.text
+        item = self._encode_item(status, arguments)
         if self._sink.emit:
-            self._sink.send_inner(events.FunctionCallArgumentsDone, self._id, self._index, arguments)
-            self._sink.send_item(events.OutputItemDone, self._index, "function_call", item)
+            self._send(events.FunctionCallArgumentsDone, arguments)
+            self._send_done(item)
         return item
 
-    def _item(self, status: str, arguments: str) -> bytes:
+    def _encode_item(self, status: str, arguments: str) -> bytes:
         return _encode(
             {
                 "id": self._id,
@@ -209,3 +187,7 @@ def _encode_message(item_id: str, status: str, content: list[dict[str, Any]]) ->
 
 def _text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text}
+
+
+def _to_raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(_encode(value))

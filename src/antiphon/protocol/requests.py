@@ -25,6 +25,8 @@ from antiphon.protocol.tools import (
 )
 
 MIN_OUTPUT_TOKENS: Final = 16
+#: Model servers keep token counts in 32 bits.
+MAX_OUTPUT_TOKENS: Final = 2_147_483_647
 MIN_COMPACT_THRESHOLD_TOKENS: Final = 1000
 MAX_METADATA_PAIRS: Final = 16
 
@@ -333,7 +335,7 @@ FIELDS: Final[dict[str, _Rule]] = {
     "stream_options": _Rule(StreamOptions),
     "background": _Rule(bool),
     "background_options": _Rule(BackgroundOptions),
-    "max_output_tokens": _Rule(Annotated[int, Meta(ge=MIN_OUTPUT_TOKENS)]),
+    "max_output_tokens": _Rule(Annotated[int, Meta(ge=MIN_OUTPUT_TOKENS, le=MAX_OUTPUT_TOKENS)]),
     "max_tool_calls": _Rule(Annotated[int, Meta(ge=1)]),
     "reasoning": _Rule(ReasoningConfig),
     "user": _Rule(str),

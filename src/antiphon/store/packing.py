@@ -1,32 +1,62 @@
-"""The short forms in which ids and outcomes are stored.
+"""The short forms in which ids, items and outcomes are stored.
 
-An id of the usual shape stands as its bytes, in two places (row and index); an outcome, which is mostly the
-names of the usage fields, stands deflated against those names. A client's item id is only looked up, so
-its hash will do. Invariant: what was packed comes back byte for byte, and two ids never pack alike.
+An id of the usual shape stands as its bytes, in two places (row and index). In items and outcomes the
+phrases that nearly every round repeats stand as one byte each, while the text stays readable. A client's
+item id is only looked up, so its hash will do.
+Invariant: what was packed comes back byte for byte, and two ids never pack alike.
 """
 
-import zlib
 from hashlib import sha256
-
-from antiphon.protocol.errors import StoreError
 
 PREFIX = "resp_"
 ID_BYTES = 18
 ITEM_HASH_BYTES = 16
 _ID_CHARS = len(PREFIX) + 2 * ID_BYTES
 
-#: What outcomes usually look like. Part of the file format: another text needs a migration.
-_USUAL_OUTCOME = (
-    b'{"error":null,"error":{"code":"server_error","message":"","incomplete_details":null,'
-    b'"incomplete_details":{"reason":"max_output_tokens"},"usage":null,"usage":{"input_tokens":1234,'
-    b'"input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":56,'
-    b'"output_tokens_details":{"reasoning_tokens":0},"total_tokens":1290}}'
-)
+#: In a longer text the phrases no longer matter, and looking for them would cost.
+PACKED_LIMIT_BYTES = 16 * 1024
 
-#: The smallest window and memory: the set-up of larger ones costs more than a short text gains.
-_WINDOW_BITS = -9
-_MEMORY_LEVEL = 1
-_LEVEL = 6
+#: The bytes that stand for phrases: control characters, which JSON text never holds unescaped.
+_CODES = [bytes([code]) for code in range(1, 32) if code not in b"\t\n\r"]
+
+#: Marks a text that is stored as it is.
+_PLAIN = b"\x00"
+_RESERVED = b"".join([_PLAIN, *_CODES])
+
+# Both tables are part of the file format: entries are only ever appended.
+_ITEM_PHRASES = [
+    b'[{"role":"user","content":"',
+    b'"id":"msg_',
+    b'"type":"message"',
+    b'"status":"completed"',
+    b'"role":"assistant"',
+    b'"content":[{',
+    b'"type":"output_text"',
+    b'"type":"input_text"',
+    b'"text":"',
+    b'"annotations":[]',
+    b'"logprobs":[]',
+    b'"type":"function_call_output"',
+    b'"type":"function_call"',
+    b'"call_id":"',
+    b'"arguments":"',
+    b'"type":"reasoning"',
+]
+_OUTCOME_PHRASES = [
+    b'"usage":{',
+    b'"input_tokens":',
+    b'"input_tokens_details":{',
+    b'"cached_tokens":',
+    b'"cache_write_tokens":0',
+    b'"output_tokens":',
+    b'"output_tokens_details":{',
+    b'"reasoning_tokens":0',
+    b'"total_tokens":',
+    b'"error":null',
+    b'"incomplete_details":null',
+]
+_ITEM_CODES = list(zip(_ITEM_PHRASES, _CODES, strict=False))
+_OUTCOME_CODES = list(zip(_OUTCOME_PHRASES, _CODES, strict=False))
 
 
 def pack_id(node_id: str) -> bytes | str:
@@ -52,21 +82,37 @@ def hash_item_id(item_id: str) -> bytes:
     return sha256(item_id.encode("utf-8", "surrogatepass")).digest()[:ITEM_HASH_BYTES]
 
 
+def pack_items(items: bytes) -> bytes:
+    """Items with their usual phrases as single bytes: about 120 bytes less for a message, in 2 us."""
+    return _pack(items, _ITEM_CODES)
+
+
+def unpack_items(stored: bytes) -> bytes:
+    """The items that `pack_items` was given."""
+    return _unpack(stored, _ITEM_CODES)
+
+
 def pack_outcome(outcome: bytes) -> bytes:
-    """About 20 bytes for the usual 190; costs 2 us."""
-    packer = zlib.compressobj(
-        _LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY, _USUAL_OUTCOME
-    )
-    return packer.compress(outcome) + packer.flush()
+    """An outcome with its usual phrases as single bytes: about 30 bytes instead of 190."""
+    return _pack(outcome, _OUTCOME_CODES)
 
 
 def unpack_outcome(stored: bytes) -> bytes:
-    """The outcome that `pack_outcome` was given; costs 0.5 us. Raises `StoreError` for anything else."""
-    unpacker = zlib.decompressobj(_WINDOW_BITS, _USUAL_OUTCOME)
-    try:
-        outcome = unpacker.decompress(stored)
-    except zlib.error as error:
-        raise StoreError(f"A stored outcome is damaged: {error}.") from error
-    if not unpacker.eof:
-        raise StoreError("A stored outcome is damaged: it is cut off.")
-    return outcome
+    """The outcome that `pack_outcome` was given."""
+    return _unpack(stored, _OUTCOME_CODES)
+
+
+def _pack(text: bytes, codes: list[tuple[bytes, bytes]]) -> bytes:
+    if len(text) > PACKED_LIMIT_BYTES or len(text.translate(None, _RESERVED)) != len(text):
+        return _PLAIN + text
+    for phrase, code in codes:
+        text = text.replace(phrase, code)
+    return text
+
+
+def _unpack(stored: bytes, codes: list[tuple[bytes, bytes]]) -> bytes:
+    if stored.startswith(_PLAIN):
+        return stored[len(_PLAIN) :]
+    for phrase, code in codes:
+        stored = stored.replace(code, phrase)
+    return stored

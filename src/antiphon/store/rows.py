@@ -15,7 +15,15 @@ from antiphon.sessions import Node
 from antiphon.sessions.tree import NodeKind, Status
 from antiphon.store.batches import Job
 from antiphon.store.interface import Record, UnknownParentError
-from antiphon.store.packing import hash_item_id, pack_id, pack_outcome, unpack_id, unpack_outcome
+from antiphon.store.packing import (
+    hash_item_id,
+    pack_id,
+    pack_items,
+    pack_outcome,
+    unpack_id,
+    unpack_items,
+    unpack_outcome,
+)
 from antiphon.store.queries import load_queries
 
 #: What `kind` and `status` are stored as: the position. Only ever appended to.
@@ -28,7 +36,8 @@ KNOWN_LIMIT = 4096
 _KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _STATUS_CODES = {status: code for code, status in enumerate(STATUSES)}
 
-#: What SQLite and its binding raise when one row is at fault and the transaction lives on.
+#: What SQLite, its binding and our packing raise when one row is at fault and the transaction lives on.
+#: A record with a wrong type is our own bug, but must not stop the writer for everybody.
 _ROW_ERRORS = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -36,6 +45,8 @@ _ROW_ERRORS = (
     sqlite3.ProgrammingError,
     OverflowError,
     UnicodeEncodeError,
+    KeyError,
+    TypeError,
 )
 
 
@@ -134,8 +145,8 @@ class RowWriter:
             record.created_at,
             record.completed_at,
             pack_id(record.id),
-            record.input,
-            record.output,
+            pack_items(record.input),
+            pack_items(record.output),
             pack_outcome(record.outcome),
         )
         if record.parent is None:
@@ -228,8 +239,8 @@ def to_record(tenant: str, node_id: str, row: Sequence[Any]) -> Record:
         parent=None if parent is None else unpack_id(parent),
         kind=KINDS[kind],
         status=STATUSES[status],
-        input=items_in,
-        output=items_out,
+        input=unpack_items(items_in),
+        output=unpack_items(items_out),
         tenant=tenant,
         created_at=created_at,
         completed_at=completed_at,
@@ -254,8 +265,8 @@ def to_path(rows: Sequence[Sequence[Any]]) -> list[Node] | None:
                 parent=parent,
                 kind=KINDS[kind],
                 status=STATUSES[status],
-                input=items_in,
-                output=items_out,
+                input=unpack_items(items_in),
+                output=unpack_items(items_out),
             )
         )
         parent = node_id

@@ -21,13 +21,13 @@ from antiphon.backends.interface import (
     RefusalDelta,
     TextDelta,
 )
-from antiphon.protocol.errors import BackendError
+from antiphon.protocol.errors import AntiphonError, BackendError
 
 
 class _Function(msgspec.Struct, gc=False):
     name: str | None = None
-    #: A string by the specification; some servers send the object itself.
-    arguments: msgspec.Raw | None = None
+    #: A string by the specification; some servers send the object itself. Empty: not told.
+    arguments: msgspec.Raw = msgspec.Raw()
 
 
 class _ToolCall(msgspec.Struct):
@@ -36,8 +36,10 @@ class _ToolCall(msgspec.Struct):
     function: _Function | None = None
 
 
-class _TextPart(msgspec.Struct, gc=False):
+class _TextPart(msgspec.Struct):
     text: str = ""
+    #: Mistral's form of reasoning: `{"type":"thinking","thinking":[{"type":"text",...}]}`.
+    thinking: list["_TextPart"] | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -49,8 +51,15 @@ class _Delta(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
 
 
+class _LogProb(msgspec.Struct):
+    token: str = ""
+    logprob: float | None = None
+    bytes: list[int] | None = None
+    top_logprobs: list["_LogProb"] | None = None
+
+
 class _LogProbs(msgspec.Struct):
-    content: list[dict[str, Any]] | None = None
+    content: list[_LogProb] | None = None
 
 
 class _Choice(msgspec.Struct):
@@ -90,7 +99,7 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     timings: _Timings | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
@@ -101,30 +110,36 @@ _FINISH: dict[str, FinishReason] = {
     "length": "length",
     "max_tokens": "length",
     "model_length": "length",
+    "model_context_window_exceeded": "length",
     "content_filter": "content_filter",
     "safety": "content_filter",
+    "sensitive": "content_filter",
 }
-_BROKEN_FINISH = frozenset({"error", "abort", "cancelled"})
+_BROKEN_FINISH = frozenset({"error", "abort", "cancelled", "network_error", "insufficient_system_resource"})
 
 
 class _Call:
     """One call being received: what a server may leave out is remembered here."""
 
-    __slots__ = ("arguments", "id", "name", "slot")
+    __slots__ = ("id", "name", "pieces", "slot")
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
         self.id = ""
         self.name = ""
-        self.arguments = ""
+        self.pieces: list[str] = []
 
 
 class ChatDecoder:
-    """Feed it the `data` of each server-sent event; it returns our events."""
+    """Feed it the `data` of each server-sent event; it returns our events.
 
-    def __init__(self, *, think_tags: bool, window_tokens: int | None) -> None:
+    `top_logprobs`: how many alternatives the caller wants; servers may send more.
+    """
+
+    def __init__(self, *, think_tags: bool, window_tokens: int | None, top_logprobs: int = 20) -> None:
         self._splitter = ThinkSplitter() if think_tags else None
         self._window_tokens = window_tokens
+        self._top_logprobs = top_logprobs
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._finish: str | None = None
@@ -138,26 +153,37 @@ class ChatDecoder:
         """Whether a terminal event has been returned; nothing more will come."""
         return self._over
 
-    def feed(self, data: bytes) -> list[BackendEvent]:
-        """The events of one `data` payload; empty for what carries nothing."""
+    def feed(self, data: bytes, *, complete: bool = True) -> list[BackendEvent]:
+        """The events of one `data` payload; empty for what carries nothing.
+
+        Not `complete`: the stream ended inside this payload, so it may be anything.
+        """
         if self._over:
             return []
         if data.startswith(b"[DONE]"):
             self._done = True
             return self.close()
         try:
-            chunk = _decode_chunk(data)
-        except msgspec.DecodeError as error:
-            return self._fail(BackendError(f"The model server sent a chunk that cannot be read: {error}."))
-        if chunk.error is not None:
-            return self._fail(read_stream_error(bytes(chunk.error)))
+            return self._read_chunk(_decode_chunk(data))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            if not complete:
+                return []
+            return self.fail(BackendError(f"The model server sent a chunk that cannot be read: {error}."))
+
+    def _read_chunk(self, chunk: _Chunk) -> list[BackendEvent]:
+        told = bytes(chunk.error)
+        if told and told != b"null":
+            return self.fail_by(told)
         if chunk.usage is not None:
             self._usage = _read_usage(chunk.usage) or self._usage
         if chunk.timings is not None:
             self._timings = chunk.timings
         events: list[BackendEvent] = []
         for choice in chunk.choices or ():
-            delta = choice.delta or choice.message
+            delta = choice.delta
+            if delta is None and choice.message is not None:
+                delta = choice.message
+                self._done = True
             if delta is not None:
                 self._read_delta(delta, choice.logprobs, events)
             if choice.finish_reason:
@@ -169,11 +195,9 @@ class ChatDecoder:
         if self._over:
             return []
         if self._finish is None and not self._done:
-            return self._fail(
-                BackendError("The model server closed the stream before the end of its answer.")
-            )
+            return self.fail(BackendError("The model server closed the stream before the end of its answer."))
         if self._finish in _BROKEN_FINISH:
-            return self._fail(BackendError(f"The model server ended with finish reason '{self._finish}'."))
+            return self.fail(BackendError(f"The model server ended with finish reason '{self._finish}'."))
         self._over = True
         events: list[BackendEvent] = self._splitter.close() if self._splitter else []
         usage = self._usage or _read_timings(self._timings)
@@ -183,25 +207,29 @@ class ChatDecoder:
         events.append(Finished(reason=reason, usage=usage))
         return events
 
-    def fail(self, error: BackendError) -> list[BackendEvent]:
+    def break_off(self, error: BackendError) -> list[BackendEvent]:
         """The connection broke: the terminal event for that, unless the end had been seen."""
+        if self._finish is not None or self._done:
+            return self.close()
+        return self.fail(error)
+
+    def fail_by(self, error: bytes) -> list[BackendEvent]:
+        """The server told an error, as JSON, in the middle of its answer."""
+        return self.fail(read_stream_error(error))
+
+    def fail(self, error: AntiphonError) -> list[BackendEvent]:
+        """What is held back, then the terminal event for a failure."""
         if self._over:
             return []
-        if self._finish is not None:
-            return self.close()
-        return self._fail(error)
-
-    def _fail(self, error: BackendError) -> list[BackendEvent]:
         self._over = True
         events: list[BackendEvent] = self._splitter.close() if self._splitter else []
         events.append(Failed(error=error))
         return events
 
     def _filled_window(self, usage: BackendUsage | None) -> bool:
-        # A server whose window ended the output may still say "stop".
-        if usage is None or self._window_tokens is None:
-            return False
-        return usage.input_tokens + usage.output_tokens >= self._window_tokens
+        # A server whose window ended the output may still say "stop". Not "at least": a window that we know
+        # wrongly must not cut answers off.
+        return usage is not None and usage.input_tokens + usage.output_tokens == self._window_tokens
 
     def _read_delta(self, delta: _Delta, logprobs: _LogProbs | None, events: list[BackendEvent]) -> None:
         reasoning = delta.reasoning_content or delta.reasoning or delta.thinking
@@ -210,12 +238,12 @@ class ChatDecoder:
         content = delta.content
         if content:
             if not isinstance(content, str):
-                content = "".join(part.text for part in content)
+                content = _read_parts(content, events)
             entries = logprobs.content if logprobs is not None else None
-            shaped = [_shape_logprob(entry) for entry in entries] if entries else None
+            shaped = [self._shape_logprob(entry) for entry in entries] if entries else None
             if self._splitter is not None and not self._splitter.passing:
                 events.extend(self._splitter.feed(content, shaped))
-            else:
+            elif content:
                 events.append(TextDelta(content, shaped))
         if delta.refusal:
             events.append(RefusalDelta(delta.refusal))
@@ -223,34 +251,48 @@ class ChatDecoder:
             events.append(self._read_call(fragment))
 
     def _read_call(self, fragment: _ToolCall) -> CallDelta:
-        name = (fragment.function.name if fragment.function else None) or ""
-        arguments = _read_arguments(fragment.function.arguments if fragment.function else None)
-        call = self._find_call(fragment, name)
+        name, arguments = "", ""
+        if fragment.function is not None:
+            name = fragment.function.name or ""
+            arguments = _read_arguments(fragment.function.arguments)
+        call = self._find_call(fragment, name, arguments)
         if fragment.id and not call.id:
             call.id = fragment.id
         if name and not call.name:
             call.name = name
-        call.arguments += arguments
+        call.pieces.append(arguments)
         return CallDelta(index=call.slot, id=call.id, name=call.name, arguments=arguments)
 
-    def _find_call(self, fragment: _ToolCall, name: str) -> _Call:
+    def _find_call(self, fragment: _ToolCall, name: str, arguments: str) -> _Call:
         """Which call a fragment belongs to, where servers leave out or repeat the index."""
         known = self._by_index.get(fragment.index) if fragment.index is not None else None
         if fragment.index is None and self._calls:
-            known = self._calls[-1]
-        if known is None or self._starts_anew(known, fragment, name):
+            known = next(
+                (call for call in self._calls if fragment.id and call.id == fragment.id), self._calls[-1]
+            )
+        if known is None or _starts_anew(known, fragment, name, arguments):
             known = _Call(len(self._calls))
             self._calls.append(known)
             if fragment.index is not None:
                 self._by_index[fragment.index] = known
         return known
 
-    @staticmethod
-    def _starts_anew(known: _Call, fragment: _ToolCall, name: str) -> bool:
-        if fragment.id and known.id and fragment.id != known.id:
-            return True
-        # The same index with a name again: a second call, if the first one's arguments are whole.
-        return bool(name and known.name and known.arguments and is_json_object(known.arguments.encode()))
+    def _shape_logprob(self, entry: _LogProb) -> dict[str, Any]:
+        """A Chat Completions entry in the Responses shape: four keys, `bytes` always a list."""
+        others = (entry.top_logprobs or [])[: self._top_logprobs]
+        return {**_shape_token(entry), "top_logprobs": [_shape_token(other) for other in others]}
+
+
+def _starts_anew(known: _Call, fragment: _ToolCall, name: str, arguments: str) -> bool:
+    """Whether a fragment under a known call's index is another call: some servers number every call 0."""
+    if not name or not known.name:
+        # A call has a name: older vLLM sends a new id with every fragment, and a name with the first alone.
+        return False
+    if fragment.id and known.id:
+        return fragment.id != known.id
+    if name != known.name:
+        return True
+    return bool(arguments) and is_json_object("".join(known.pieces).encode())
 
 
 def is_json_object(text: bytes) -> bool:
@@ -262,9 +304,15 @@ def is_json_object(text: bytes) -> bool:
     return True
 
 
-def _read_arguments(raw: msgspec.Raw | None) -> str:
-    if raw is None:
-        return ""
+def _read_parts(parts: list[_TextPart], events: list[BackendEvent]) -> str:
+    """The text of a content list; reasoning inside it goes out first."""
+    reasoning = "".join([inner.text for part in parts for inner in part.thinking or ()])
+    if reasoning:
+        events.append(ReasoningDelta(reasoning))
+    return "".join([part.text for part in parts])
+
+
+def _read_arguments(raw: msgspec.Raw) -> str:
     data = bytes(raw)
     if data.startswith(b'"'):
         return _decode_string(data)
@@ -272,7 +320,8 @@ def _read_arguments(raw: msgspec.Raw | None) -> str:
 
 
 def _read_usage(usage: _Usage) -> BackendUsage | None:
-    if usage.prompt_tokens is None:
+    if not usage.prompt_tokens:
+        # No prompt has no tokens: Ollama says 0 where it did not count.
         return None
     prompt = usage.prompt_tokens_details or _PromptDetails()
     written = (
@@ -298,18 +347,9 @@ def _read_timings(timings: _Timings | None) -> BackendUsage | None:
     )
 
 
-def _shape_logprob(entry: dict[str, Any]) -> dict[str, Any]:
-    """A Chat Completions entry in the Responses shape: four keys, `bytes` always a list."""
-    shaped = _shape_token(entry)
-    shaped["top_logprobs"] = [_shape_token(other) for other in entry.get("top_logprobs") or ()]
-    return shaped
-
-
-def _shape_token(entry: dict[str, Any]) -> dict[str, Any]:
-    token = str(entry.get("token", ""))
-    known = entry.get("bytes")
+def _shape_token(entry: _LogProb) -> dict[str, Any]:
     return {
-        "token": token,
-        "bytes": known if isinstance(known, list) else list(token.encode()),
-        "logprob": float(entry.get("logprob") or 0.0),
+        "token": entry.token,
+        "bytes": entry.bytes if entry.bytes is not None else list(entry.token.encode()),
+        "logprob": entry.logprob or 0.0,
     }

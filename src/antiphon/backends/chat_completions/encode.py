@@ -25,7 +25,9 @@ def encode_request(ask: Ask) -> bytes:
 
 def encode_count(ask: Ask) -> bytes:
     """The body of a count request: what the prompt is made of, nothing else."""
-    return _encode_prompt(ask, b"}")
+    if ask.effort is None or ask.profile.effort_field != "chat_template_kwargs":
+        return _encode_prompt(ask, b"}")
+    return _encode_prompt(ask, b',"chat_template_kwargs":' + _encode(_template_arguments(ask.effort)) + b"}")
 
 
 def _encode_prompt(ask: Ask, tail: bytes) -> bytes:
@@ -75,7 +77,8 @@ def _encode_options(ask: Ask) -> dict[str, Any]:
             options[name] = value
     if ask.top_logprobs is not None:
         options["logprobs"] = True
-        options["top_logprobs"] = ask.top_logprobs
+        # llama.cpp tells nothing at all when it is asked for no alternatives; the decoder cuts them off.
+        options["top_logprobs"] = max(ask.top_logprobs, 1)
     if ask.text_format is not None and ask.text_format.type != "text":
         options["response_format"] = _encode_format(ask.text_format, ask)
     if ask.verbosity is not None:
@@ -93,17 +96,22 @@ def _encode_tool_choice(ask: Ask, options: dict[str, Any]) -> None:
         options["tool_choice"] = "required"
     if ask.parallel_tool_calls is not None:
         options["parallel_tool_calls"] = ask.parallel_tool_calls
+    elif ask.profile.asks_for_parallel_calls:
+        options["parallel_tool_calls"] = True
 
 
 def _encode_effort(effort: str, ask: Ask, options: dict[str, Any]) -> None:
     if ask.profile.effort_field == "reasoning_effort":
         options["reasoning_effort"] = effort
         return
-    # llama.cpp hands these to the model's template.
-    template: dict[str, Any] = {"enable_thinking": effort != "none"}
-    if effort != "none":
-        template["reasoning_effort"] = effort
-    options["chat_template_kwargs"] = template
+    options["chat_template_kwargs"] = _template_arguments(effort)
+
+
+def _template_arguments(effort: str) -> dict[str, Any]:
+    """llama.cpp hands these to the model's template."""
+    if effort == "none":
+        return {"enable_thinking": False}
+    return {"enable_thinking": True, "reasoning_effort": effort}
 
 
 def _encode_format(text_format: TextFormat, ask: Ask) -> dict[str, Any]:

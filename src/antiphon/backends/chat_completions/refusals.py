@@ -4,7 +4,7 @@ Invariant: the server's text reaches the client only where the client can act on
 own credentials never does, since such texts quote keys.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -19,65 +19,95 @@ from antiphon.protocol.errors import (
     RequestError,
 )
 
-#: Longer texts from a server are cut; HTML error pages are long and say little.
+#: Longer texts from a server are cut; error pages are long and say little.
 MESSAGE_CHARACTERS = 1_000
+#: A `retry-after` is a number or a date.
+RETRY_AFTER_CHARACTERS = 64
+
+#: Statuses with which servers say that a prompt does not fit; Ollama has said it with a 500.
+_OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
+#: Overloaded: 503 by the standard, 529 at Anthropic and its relatives.
+_OVERLOADED_STATUSES = frozenset({503, 529})
 
 
-class _Told:
+class _Told(NamedTuple):
     """What an error body says, whatever its shape."""
 
-    def __init__(self, message: str, code: str, prompt_tokens: int | None, window_tokens: int | None) -> None:
-        self.message = message
-        self.code = code
-        self.prompt_tokens = prompt_tokens
-        self.window_tokens = window_tokens
+    message: str = ""
+    codes: frozenset[str] = frozenset()
+    #: The `code`, where it is an HTTP status.
+    status: int | None = None
+    prompt_tokens: int | None = None
+    window_tokens: int | None = None
 
 
 def read_refusal(status: int, body: bytes, *, model: str, retry_after: str | None = None) -> AntiphonError:
     """The error for an HTTP error answer that came before any event."""
     told = _read_body(body)
+    if status == 404:
+        return _read_missing(told, model)
+    return _read(status, told, retry_after)
+
+
+def read_stream_error(error: bytes) -> AntiphonError:
+    """The error for an `error` member inside a stream, an error event or a bare JSON error line."""
+    told = _read_body(error)
+    overflow = _read_overflow(told)
+    if overflow is not None:
+        return overflow
+    if told.status in (None, 404, 500):
+        return BackendError(_phrase("The model server failed while answering", told))
+    return _read(told.status or 500, told, None)
+
+
+def _read(status: int, told: _Told, retry_after: str | None) -> AntiphonError:
     if status in (401, 403):
         return BackendAuthError()
-    if status == 429:
-        headers = {"retry-after": retry_after} if retry_after else None
-        quota = told.code == "insufficient_quota"
+    if status in (402, 429):
+        quota = status == 402 or "insufficient_quota" in told.codes
+        opening = "The model server's quota is used up" if quota else "The model server asks to slow down"
         return BackendRateLimitError(
-            _phrase("The model server asks to slow down", told),
+            _phrase(opening, told),
             code="insufficient_quota" if quota else None,
-            headers=headers,
+            headers=_pass_on(retry_after),
         )
-    overflow = _overflow(told)
-    if overflow is not None and status in (400, 413, 422, 500):
+    overflow = _read_overflow(told) if status in _OVERFLOW_STATUSES else None
+    if overflow is not None:
         return overflow
-    if status == 404 and "model" in told.message.lower():
-        return RequestError(
-            f"The requested model '{model}' does not exist.", param="model", code="model_not_found"
-        )
-    if status == 404:
-        return BackendError(
-            "The model server has no chat completions at this address (404); check the endpoint's url."
-        )
     if status in (408, 504):
         return BackendTimeoutError(_phrase("The model server timed out", told))
     if 400 <= status < 500:
         return BackendRefusedError(_phrase("The model server refused the request", told))
-    if status == 503:
-        return BackendError(_phrase("The model server is not ready", told), code="server_is_overloaded")
+    if status in _OVERLOADED_STATUSES:
+        return BackendError(
+            _phrase("The model server is not ready", told),
+            code="server_is_overloaded",
+            headers=_pass_on(retry_after),
+        )
+    if 300 <= status < 400:
+        return BackendError(f"The model server redirects ({status}); check the endpoint's url.")
     return BackendError(_phrase(f"The model server failed with status {status}", told))
 
 
-def read_stream_error(error: bytes) -> BackendError:
-    """The error for an `error` member inside a stream, or for a bare JSON error line."""
-    told = _read_body(b'{"error":' + error + b"}")
-    overflow = _overflow(told)
-    if overflow is not None:
-        return overflow
-    return BackendError(_phrase("The model server failed while answering", told))
+def _read_missing(told: _Told, model: str) -> AntiphonError:
+    if "model" in told.message.lower():
+        return RequestError(
+            f"The requested model '{model}' does not exist.", param="model", code="model_not_found"
+        )
+    return BackendError(
+        "The model server has no chat completions at this address (404); check the endpoint's url."
+    )
 
 
-def _overflow(told: _Told) -> BackendError | None:
+def _pass_on(retry_after: str | None) -> dict[str, str] | None:
+    if retry_after is None or len(retry_after) > RETRY_AFTER_CHARACTERS:
+        return None
+    return {"retry-after": retry_after} if retry_after.isascii() and retry_after.isprintable() else None
+
+
+def _read_overflow(told: _Told) -> BackendError | None:
     return read_overflow(
-        f"{told.code} {told.message}", prompt_tokens=told.prompt_tokens, window_tokens=told.window_tokens
+        told.message, codes=told.codes, prompt_tokens=told.prompt_tokens, window_tokens=told.window_tokens
     )
 
 
@@ -90,21 +120,31 @@ def _read_body(body: bytes) -> _Told:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         text = body.decode("utf-8", "replace").strip()
-        return _Told("" if text.startswith("<") else text[:MESSAGE_CHARACTERS], "", None, None)
-    error = value.get("error", value) if isinstance(value, dict) else value
+        return _Told() if text.startswith("<") else _Told(text[:MESSAGE_CHARACTERS])
+    if isinstance(value, list) and len(value) == 1:
+        # Gemini wraps its error in a list.
+        value = value[0]
+    error = value.get("error") or value if isinstance(value, dict) else value
     if not isinstance(error, dict):
-        return _Told(str(error)[:MESSAGE_CHARACTERS], "", None, None)
+        return _Told(error[:MESSAGE_CHARACTERS] if isinstance(error, str) else "")
     message = error.get("message") or error.get("detail") or error.get("error") or ""
+    if not isinstance(message, str):
+        message = msgspec.json.encode(message).decode()
     code = error.get("code")
-    kind = error.get("type")
-    words = [word for word in (code, kind) if isinstance(word, str)]
     return _Told(
-        str(message)[:MESSAGE_CHARACTERS],
-        words[0] if words else "",
-        _count(error.get("n_prompt_tokens")),
-        _count(error.get("n_ctx")),
+        message[:MESSAGE_CHARACTERS],
+        frozenset(word for word in (code, error.get("type"), error.get("status")) if isinstance(word, str)),
+        _read_status(code),
+        _read_count(error.get("n_prompt_tokens")),
+        _read_count(error.get("n_ctx")),
     )
 
 
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _read_status(code: object) -> int | None:
+    if isinstance(code, str) and len(code) == 3 and code.isdecimal():
+        code = int(code)
+    return code if isinstance(code, int) and 400 <= code < 600 else None
+
+
+def _read_count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -15,7 +15,7 @@ LogProbs = list[dict[str, Any]] | None
 
 
 class ThinkSplitter:
-    """A small state machine: undecided -> thinking -> (gap) -> passing."""
+    """A small state machine: undecided -> opened -> thinking -> gap -> passing."""
 
     def __init__(self) -> None:
         #: Once true, text passes unchanged and `feed` need not be called any more.
@@ -32,6 +32,8 @@ class ThinkSplitter:
         events: list[BackendEvent] = []
         if self._state == "undecided":
             self._decide(events)
+        if self._state == "opened":
+            self._begin_thinking()
         if self._state == "thinking":
             self._think(events)
         if self._state == "gap":
@@ -41,7 +43,7 @@ class ThinkSplitter:
     def close(self) -> list[BackendEvent]:
         """What is still held back, as what it turned out to be."""
         held, self._held = self._held, ""
-        if not held or self._state == "gap":
+        if not held or self._state in ("opened", "gap"):
             return []
         if self._state == "thinking":
             return [ReasoningDelta(held)]
@@ -50,8 +52,8 @@ class ThinkSplitter:
     def _decide(self, events: list[BackendEvent]) -> None:
         start = self._held.lstrip()
         if start.startswith(_OPEN):
-            self._state = "thinking"
-            self._held = start[len(_OPEN) :].lstrip("\n")
+            self._state = "opened"
+            self._held = start[len(_OPEN) :]
             self._held_logprobs.clear()
         elif not _OPEN.startswith(start):
             self.passing = True
@@ -59,7 +61,14 @@ class ThinkSplitter:
             events.append(TextDelta(self._held, self._take_logprobs()))
             self._held = ""
 
+    def _begin_thinking(self) -> None:
+        # The line break behind the tag is the template's; a model told not to think writes nothing else.
+        self._held = self._held.lstrip()
+        if self._held:
+            self._state = "thinking"
+
     def _think(self, events: list[BackendEvent]) -> None:
+        self._held_logprobs.clear()
         end = self._held.find(_CLOSE)
         if end >= 0:
             if end:

@@ -25,6 +25,8 @@ from antiphon.protocol.items import FunctionCall, FunctionCallOutput, Item, Mess
 
 #: Said in place of a user message where a template demands one and the history has none.
 CONTINUE_TEXT = "Continue."
+#: Said in a tool result in the place of an image, which follows in a message of its own.
+_IMAGE_BELOW = "[image: see below]"
 
 _encode = msgspec.json.Encoder().encode
 _SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -79,20 +81,38 @@ def _mark(role: str, text: str) -> dict[str, Any]:
     return {"role": "user", "content": f"[{role} message]\n{text}"}
 
 
+class _Block:
+    """A message; if it is an assistant's, with the results of its calls behind it, then their images."""
+
+    __slots__ = ("images", "messages")
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self.messages = list(messages)
+        self.images: list[dict[str, Any]] = []
+
+
 class _Writer:
-    """Collects messages; assistant items in a row become one message, results follow their calls."""
+    """Collects messages; assistant items in a row become one message, results follow their calls.
+
+    One message, for templates that let roles alternate alone, and because nothing may stand between a
+    call and its result.
+    """
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
-        # A block is an assistant message with the results of its calls behind it. The first block takes
-        # results of calls that an earlier node made.
-        self._blocks: list[list[dict[str, Any]]] = [[]]
-        self._owners: dict[str, list[dict[str, Any]]] = {}
+        # The first block takes the results of calls that an earlier node made.
+        self._blocks = [_Block()]
+        self._owners: dict[str, _Block] = {}
         self._assistant: dict[str, Any] | None = None
-        self.warnings: list[str] = []
+        # A dictionary for its order: each warning is given once.
+        self._warnings: dict[str, None] = {}
+
+    @property
+    def warnings(self) -> list[str]:
+        return list(self._warnings)
 
     def finish(self) -> list[dict[str, Any]]:
-        return [message for block in self._blocks for message in block]
+        return [message for block in self._blocks for message in (*block.messages, *block.images)]
 
     def write(self, item: Item) -> None:
         value = item.value
@@ -113,26 +133,22 @@ class _Writer:
             return
         self._assistant = None
         if message.role == "user":
-            self._blocks.append([{"role": "user", "content": _read_content(message.content)}])
+            self._blocks.append(_Block({"role": "user", "content": _read_content(message.content)}))
         elif self._profile.system_messages == "anywhere":
-            self._blocks.append([{"role": "system", "content": _read_text(message.content)}])
+            self._blocks.append(_Block({"role": "system", "content": _read_text(message.content)}))
         else:
-            self._blocks.append([_mark(message.role, _read_text(message.content))])
+            self._blocks.append(_Block(_mark(message.role, _read_text(message.content))))
 
     def _append_text(self, text: str) -> None:
-        assistant = self._open_assistant()
-        before = assistant.get("content")
-        assistant["content"] = f"{before}\n\n{text}" if before else text
+        _append(self._open_assistant(), "content", text)
 
     def _write_call(self, call: FunctionCall) -> None:
         assistant = self._open_assistant()
-        arguments = call.arguments
+        arguments = call.arguments if call.arguments.strip() else "{}"
         if not is_json_object(arguments.encode()):
             # Servers parse the arguments to render their template and fail on what a model once got wrong.
             arguments = _encode({"invalid_arguments": arguments}).decode()
-            self.warnings.append(
-                f"The arguments of call {call.call_id} are no JSON object; they were wrapped."
-            )
+            self._warn(f"The arguments of call {call.call_id} are no JSON object; they were wrapped.")
         assistant.setdefault("tool_calls", []).append(
             {
                 "id": call.call_id,
@@ -145,8 +161,14 @@ class _Writer:
     def _write_output(self, output: FunctionCallOutput) -> None:
         call_id = output.call_id or ""
         block = self._owners.get(call_id, self._blocks[0])
-        content = _read_content(output.output)
-        block.append({"role": "tool", "tool_call_id": call_id, "content": content})
+        block.messages.append(
+            {"role": "tool", "tool_call_id": call_id, "content": _read_text(output.output, _IMAGE_BELOW)}
+        )
+        images = [] if isinstance(output.output, str) else _find_images(output.output)
+        if images:
+            # Tool messages take text alone, so a user message behind the last result shows the images.
+            said = {"type": "text", "text": f"[image from the result of call {call_id}]"}
+            block.images.append({"role": "user", "content": [said, *map(_image_part, images)]})
         self._assistant = None
 
     def _write_reasoning(self, reasoning: Reasoning) -> None:
@@ -155,26 +177,35 @@ class _Writer:
         if not text:
             return
         if field == "none":
-            self.warnings.append("Earlier reasoning is not sent back to this model.")
+            self._warn("Earlier reasoning is not sent back to this model.")
             return
-        if self._assistant is not None and ("content" in self._assistant or "tool_calls" in self._assistant):
-            # Thoughts open a generation: text or calls before them belong to the one before.
-            self._assistant = None
-        assistant = self._open_assistant()
-        before = assistant.get(field)
-        assistant[field] = f"{before}\n\n{text}" if before else text
+        _append(self._open_assistant(), field, text)
 
     def _open_assistant(self) -> dict[str, Any]:
         if self._assistant is None:
-            self._assistant = {"role": "assistant"}
-            self._blocks.append([self._assistant])
+            # Templates and servers want the key even where a message only calls or only thinks.
+            self._assistant = {"role": "assistant", "content": ""}
+            self._blocks.append(_Block(self._assistant))
         return self._assistant
 
+    def _warn(self, text: str) -> None:
+        self._warnings[text] = None
 
-def _read_text(content: str | Sequence[Part]) -> str:
+
+def _append(message: dict[str, Any], field: str, text: str) -> None:
+    before = message.get(field)
+    message[field] = f"{before}\n\n{text}" if before else text
+
+
+def _find_images(content: Sequence[Part]) -> list[InputImage]:
+    return [part for part in content if isinstance(part, InputImage)]
+
+
+def _read_text(content: str | Sequence[Part], image_text: str = "") -> str:
+    """The text of some parts, a line each; `image_text` stands for an image."""
     if isinstance(content, str):
         return content
-    return "\n".join(_part_text(part) for part in content)
+    return "\n".join(image_text if isinstance(part, InputImage) else _part_text(part) for part in content)
 
 
 def _part_text(part: Part) -> str:
@@ -189,7 +220,7 @@ def _read_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
     """Text as one string, which every template takes; a list of parts only where there are images."""
     if isinstance(content, str):
         return content
-    if not any(isinstance(part, InputImage) for part in content):
+    if not _find_images(content):
         return _read_text(content)
     return [_image_part(part) if isinstance(part, InputImage) else _text_part(part) for part in content]
 

@@ -36,7 +36,7 @@ CREATE INDEX settings_by_tools ON settings (tools) WHERE tools IS NOT NULL;
 -- One row per node; a deleted one leaves its key, tenant, id and parent.
 -- So keys only grow, a parent's key is smaller than its child's, and a path in key order starts at the root.
 -- `id` holds 18 bytes for an id of the usual shape and text for any other.
--- `kind` and `status` are positions in the tables of rows.py.
+-- `input`, `output` and `outcome` are packed as packing.py says; `kind` and `status` are positions in the tables of rows.py.
 -- `parent` is null at a root; the check is how an insert with an unknown parent is refused in one statement.
 CREATE TABLE nodes (
     key INTEGER PRIMARY KEY,
