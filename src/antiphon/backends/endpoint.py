@@ -6,13 +6,15 @@ per streamed event of those measured (4 us against 12 and more). Every wait is b
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
 import msgspec
 
-from antiphon.protocol.errors import BackendError, BackendTimeoutError
+from antiphon.protocol.errors import AntiphonError, BackendAuthError, BackendError, BackendTimeoutError
 
 _log = logging.getLogger("antiphon.backends")
 
@@ -20,6 +22,11 @@ _log = logging.getLogger("antiphon.backends")
 FACTS_TIMEOUT_S = 5.0
 #: Bodies of error and fact answers are read up to here.
 SMALL_BODY_BYTES = 1 << 20
+#: An unused connection is kept this long.
+KEEP_ALIVE_S = 60.0
+
+#: Whether this task's last connection had served before, so that the server may have been closing it.
+_reused: ContextVar[bool] = ContextVar("reused", default=False)
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +51,13 @@ class EndpointClient:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._session: aiohttp.ClientSession | None = None
-        headers = {"content-type": "application/json", "accept": "text/event-stream", **endpoint.headers}
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream, application/json",
+            # A compressing proxy would hold events back until its block is full.
+            "accept-encoding": "identity",
+            **endpoint.headers,
+        }
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
         self._headers = headers
@@ -57,36 +70,51 @@ class EndpointClient:
         """The answer's head; the caller reads and closes it. Raises `BackendError`."""
         session = self._open_session()
         url = self.endpoint.url + path
+        _reused.set(False)
         try:
-            return await session.post(url, data=body)
-        except aiohttp.ServerDisconnectedError:
-            # A kept-alive connection that the server had closed meanwhile: nothing was answered, so once more.
-            pass
+            return await session.post(url, data=body, allow_redirects=False)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            if isinstance(error, aiohttp.ClientConnectorError) or not _reused.get():
+                raise self.rename(error) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.rename(error) from error
+        # A kept-alive connection that the server was just closing: nothing was answered, so once more, on a
+        # connection that nobody has closed yet.
         try:
-            return await session.post(url, data=body)
+            return await session.post(url, data=body, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.rename(error) from error
 
     async def ask_json(self, method: str, url: str, body: bytes | None = None) -> Any:
         """A small JSON answer, or None when the server has no such route or says anything unreadable.
 
-        Raises `BackendError` when the server cannot be reached.
+        Raises `BackendError` when the server cannot be reached, refuses our key or is not ready.
         """
         session = self._open_session()
         timeout = aiohttp.ClientTimeout(total=FACTS_TIMEOUT_S)
         try:
-            async with session.request(method, url, data=body, timeout=timeout) as response:
+            async with session.request(
+                method, url, data=body, timeout=timeout, allow_redirects=False
+            ) as response:
                 if response.status != 200:
-                    if response.status in (401, 403):
-                        self.log_refused_key(response.status)
+                    self._judge_status(response.status)
                     return None
                 return msgspec.json.decode(await read_small(response))
         except (msgspec.DecodeError, RecursionError):
             return None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except TimeoutError as error:
+            raise BackendTimeoutError(
+                f"{self._where()} told nothing about itself within {FACTS_TIMEOUT_S:g} s."
+            ) from error
+        except (aiohttp.ClientError, OSError) as error:
             raise self.rename(error) from error
+
+    def _judge_status(self, status: int) -> None:
+        if status in (401, 403):
+            self.log_refused_key(status)
+            raise BackendAuthError
+        if status == 429 or (status >= 500 and status != 501):
+            raise BackendError(f"{self._where()} is not ready: it answers {status}.")
 
     async def close(self) -> None:
         """Close every connection."""
@@ -96,7 +124,7 @@ class EndpointClient:
 
     def rename(self, error: Exception) -> BackendError:
         """A transport fault as one of ours."""
-        where = f"The model server of endpoint '{self.endpoint.name}'"
+        where = self._where()
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             return BackendTimeoutError(
                 f"{where} did not accept a connection within {self.endpoint.connect_timeout_s:g} s."
@@ -106,6 +134,17 @@ class EndpointClient:
         if isinstance(error, aiohttp.ClientConnectorError):
             return BackendError(f"{where} cannot be reached; is it running?")
         return BackendError(f"{where} broke the connection ({type(error).__name__}).")
+
+    def redact(self, error: AntiphonError) -> AntiphonError:
+        """The same error without our key, should the server have quoted it."""
+        key = self.endpoint.key
+        if key and key in error.message:
+            error.message = error.message.replace(key, "***")
+            error.args = (error.message,)
+        return error
+
+    def _where(self) -> str:
+        return f"The model server of endpoint '{self.endpoint.name}'"
 
     def log_refused_key(self, status: int) -> None:
         """Say in the log, and there alone, whose credentials were refused."""
@@ -119,7 +158,7 @@ class EndpointClient:
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=self.endpoint.max_connections, keepalive_timeout=60),
+                connector=_Connector(limit=self.endpoint.max_connections, keepalive_timeout=KEEP_ALIVE_S),
                 timeout=aiohttp.ClientTimeout(
                     total=None,
                     sock_connect=self.endpoint.connect_timeout_s,
@@ -131,6 +170,27 @@ class EndpointClient:
                 trust_env=False,
             )
         return self._session
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Notes for each request whether its connection had served before."""
+
+    def __init__(self, *, limit: int, keepalive_timeout: float) -> None:
+        super().__init__(limit=limit, keepalive_timeout=keepalive_timeout)
+        self._served: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature is aiohttp's
+    ) -> Any:
+        """See aiohttp."""
+        connection = await super().connect(req, traces, timeout)
+        protocol = connection.protocol
+        _reused.set(protocol in self._served)
+        self._served.add(protocol)
+        return connection
 
 
 async def read_small(response: aiohttp.ClientResponse) -> bytes:

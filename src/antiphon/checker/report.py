@@ -86,7 +86,7 @@ def render_summary(report: Report) -> str:
     lines = [f"note: {note}" for note in report.notes]
     lines.append(
         f"{counts[Verdict.PASS]} passed, {counts[Verdict.FAIL]} failed, {counts[Verdict.UNKNOWN]} undecided "
-        f"({report.server}, model {report.model}, seed {report.seed})"
+        f"({report.server}, model {report.model or 'not found'}, seed {report.seed})"
     )
     return "\n".join(lines)
 

@@ -31,6 +31,17 @@ class Target(msgspec.Struct, frozen=True):
     system_prompt: str = ""
 
 
+def _complete(given: Profile | None, told: Profile) -> Profile:
+    """A given profile wins; what it leaves open the server may fill in."""
+    if given is None:
+        return told
+    return msgspec.structs.replace(
+        given,
+        window_tokens=given.window_tokens or told.window_tokens,
+        sees_images=told.sees_images if given.sees_images is None else given.sees_images,
+    )
+
+
 class Catalog:
     """The model names that this server answers to."""
 
@@ -43,7 +54,7 @@ class Catalog:
         alias = self._aliases.get(name)
         if alias is not None:
             backend = self._backends[alias.endpoint]
-            profile = alias.profile or (await backend.get_facts(alias.model)).profile
+            profile = _complete(alias.profile, (await backend.get_facts(alias.model)).profile)
             return Target(backend, alias.model, profile, alias.system_prompt)
         listed, failures = await self._find_listed(name)
         if len(listed) == 1:

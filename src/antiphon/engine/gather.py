@@ -220,7 +220,7 @@ def _make_ask(
         effort=_choose_effort(request, profile, warnings),
         hints=_choose_hints(request, profile),
     )
-    if "message.output_text.logprobs" in request.include:
+    if "message.output_text.logprobs" in request.include or request.top_logprobs:
         ask.top_logprobs = request.top_logprobs or 0
     _choose_tools(request, profile, ask, warnings)
     return ask

@@ -119,7 +119,7 @@ def unsupported(param: str, what: str | None = None) -> RequestError:
     """The refusal of something that the API has and this server does not carry out yet."""
     subject = f"{what} in '{param}'" if what else f"'{param}'"
     return RequestError(
-        f"Unsupported parameter: {subject} is not carried out by this server yet. Leave it out.",
+        f"Unsupported parameter: {subject}. This server does not carry that out yet; leave it out.",
         param=param,
         code="unsupported_parameter",
     )

@@ -67,7 +67,9 @@ class Application:
             if not answering.started:
                 await send_error(send, request_id, AntiphonError(INTERNAL_ERROR))
 
-    async def _create(self, headers: dict[bytes, bytes], receive: Any, send: Any, request_id: bytes) -> None:
+    async def _create(
+        self, headers: dict[bytes, bytes], receive: Any, send: "_Answering", request_id: bytes
+    ) -> None:
         tenant = self._keys.find_tenant(headers)
         request = decode_create_request(await read_body(headers, receive, self._limits))
         if len(request.input) > self._limits.max_input_items:
@@ -83,7 +85,7 @@ class Application:
             round_ = await self._engine.open_round(request, tenant)
             if request.stream:
                 await round_.start(self._limits.status_wait_s)
-                await StreamSender(round_, send, watch, self._limits).run(request_id)
+                await StreamSender(round_, send.begin(), watch, self._limits).run(request_id)
             else:
                 response = await round_.collect()
                 watch.close()
@@ -112,3 +114,8 @@ class _Answering:
     async def __call__(self, message: Any) -> None:
         self.started = True
         await self._send(message)
+
+    def begin(self) -> Any:
+        """The bare `send`, for an answer that begins now: a call less for each of its messages."""
+        self.started = True
+        return self._send

@@ -78,7 +78,7 @@ def _list_paths() -> dict[str, Any]:
                             "text/event-stream": {"schema": {"type": "string"}},
                         },
                     },
-                    **_errors("400", "401", "403", "413", "415", "429", "500", "502", "504"),
+                    **_errors("400", "401", "403", "405", "413", "415", "426", "429", "500", "502", "504"),
                 },
             }
         },
@@ -139,7 +139,7 @@ def _operation(
                 "description": summary,
                 "content": {"application/json": {"schema": {"$ref": _PREFIX + answer}}},
             },
-            **_errors(error),
+            **_errors("400", "401", "403", "405", error),
         },
     }
 

@@ -7,31 +7,32 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
 from antiphon.backends import facts
+from antiphon.backends.chat_completions.answer import AnswerReader
 from antiphon.backends.chat_completions.decode import ChatDecoder
 from antiphon.backends.chat_completions.encode import encode_count, encode_request
 from antiphon.backends.chat_completions.refusals import read_refusal
 from antiphon.backends.chat_completions.transcript import transcribe
 from antiphon.backends.endpoint import Endpoint, EndpointClient, read_small
-from antiphon.backends.interface import Ask, BackendEvent, ModelFacts, Opened, Segment
+from antiphon.backends.interface import Ask, BackendEvent, Failed, ModelFacts, Opened, Segment
 from antiphon.backends.profiles import PROFILES
 from antiphon.context import Profile
 from antiphon.protocol.errors import AntiphonError, BackendError, ContextOverflowError
 from antiphon.protocol.items import Item
-from antiphon.protocol.sse import SseDecoder, SseTooLargeError
 
 #: How long a server's word about itself is believed.
 FACTS_LIFETIME_S = 60.0
 #: After a failed look the server is asked again this soon.
 RETRY_FACTS_S = 2.0
-#: One streamed event may not be larger than this.
-EVENT_BYTES = 16 << 20
 #: After the last event the end of the body is waited for this long, to keep the connection.
 RELEASE_TIMEOUT_S = 0.25
+#: Profile -> where that server counts the tokens of a prompt.
+_COUNT_ROUTES = {"llama.cpp": "/v1/chat/completions/input_tokens", "vllm": "/tokenize"}
 
 
 class ChatCompletionsBackend:
@@ -45,6 +46,7 @@ class ChatCompletionsBackend:
         self._models_until = 0.0
         self._facts: dict[str, tuple[float, ModelFacts]] = {}
         self._lock = asyncio.Lock()
+        self._look: asyncio.Task[list[ModelFacts]] | None = None
 
     def transcribe(self, items: Sequence[Item], profile: Profile, *, at_start: bool) -> Segment:
         """See `transcript.transcribe`."""
@@ -56,41 +58,35 @@ class ChatCompletionsBackend:
         try:
             if response.status != 200:
                 raise await self._refusal(response, ask)
+            if response.content_type == "text/html":
+                raise BackendError("The model server answered with a web page; check the endpoint's url.")
             yield [Opened()]
-            decoder = ChatDecoder(think_tags=ask.profile.think_tags, window_tokens=ask.profile.window_tokens)
-            async for batch in self._read(response, decoder):
-                yield batch
+            decoder = ChatDecoder(
+                think_tags=ask.profile.think_tags,
+                window_tokens=ask.profile.window_tokens,
+                top_logprobs=ask.top_logprobs or 0,
+            )
+            reader = AnswerReader(decoder, streamed=response.content_type != "application/json")
+            while not reader.ended:
+                events = await self._read_on(response, reader)
+                if events:
+                    yield events
             await _release(response)
         finally:
             # Closes the connection unless the whole answer was read: that is what cancels upstream.
             response.close()
 
-    async def _read(
-        self, response: aiohttp.ClientResponse, decoder: ChatDecoder
-    ) -> AsyncGenerator[list[BackendEvent], None]:
-        sse = SseDecoder(max_event_bytes=EVENT_BYTES)
-        events: list[BackendEvent]
+    async def _read_on(self, response: aiohttp.ClientResponse, reader: AnswerReader) -> list[BackendEvent]:
+        """What has arrived meanwhile; at the end of the body, or of the connection, the terminal event."""
         try:
-            if response.content_type == "application/json":
-                # The server did not stream: its one answer is read like one chunk.
-                yield decoder.feed(await response.read()) + decoder.close()
-                return
-            async for piece in response.content.iter_any():
-                events = []
-                for event in sse.feed(piece):
-                    events += decoder.feed(event.data)
-                if events:
-                    yield events
-                if decoder.ended:
-                    return
-            events = []
-            for event in sse.close():
-                events += decoder.feed(event.data)
-            yield events + decoder.close()
-        except SseTooLargeError:
-            yield decoder.fail(BackendError("The model server sent an event that is too large to be one."))
+            piece = await response.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            yield decoder.fail(self._client.rename(error))
+            events = reader.break_off(self._client.rename(error))
+        else:
+            events = reader.feed(piece) if piece else reader.close()
+        if events and type(last := events[-1]) is Failed:
+            self._client.redact(last.error)
+        return events
 
     async def _refusal(self, response: aiohttp.ClientResponse, ask: Ask) -> AntiphonError:
         try:
@@ -102,6 +98,7 @@ class ChatCompletionsBackend:
         error = read_refusal(
             response.status, body, model=ask.model, retry_after=response.headers.get("retry-after")
         )
+        self._client.redact(error)
         if isinstance(error, ContextOverflowError) and error.at_least:
             return await self._count_exactly(error, ask)
         return error
@@ -118,52 +115,58 @@ class ChatCompletionsBackend:
 
     async def count_tokens(self, ask: Ask) -> int | None:
         """llama.cpp and vLLM count; others cannot be asked."""
-        body = encode_count(ask)
-        if ask.profile.name == "llama.cpp":
-            return facts.read_count(
-                await self._client.ask_json("POST", f"{self._client.url}/chat/completions/input_tokens", body)
-            )
-        if ask.profile.name == "vllm":
-            return facts.read_count(await self._client.ask_json("POST", f"{self._root()}/tokenize", body))
-        return None
+        route = _COUNT_ROUTES.get(ask.profile.name)
+        if route is None:
+            return None
+        return facts.read_count(await self._client.ask_json("POST", self._root() + route, encode_count(ask)))
 
     async def list_models(self) -> list[ModelFacts]:
-        """The server's own list, kept for a while."""
-        now = time.monotonic()
-        if now < self._models_until:
+        """The server's own list, kept for a while; whoever asks meanwhile shares one look."""
+        if time.monotonic() < self._models_until:
             return self._models
-        async with self._lock:
-            if time.monotonic() < self._models_until:
-                return self._models
-            answer = await self._client.ask_json("GET", f"{self._client.url}/models")
-            self._models = facts.read_models(answer, self._server_profile(answer))
-            self._models_until = time.monotonic() + (FACTS_LIFETIME_S if self._models else RETRY_FACTS_S)
-            return self._models
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self._read_models())
+            # Its failure is told to whoever waits; nobody may.
+            self._look.add_done_callback(lambda task: task.cancelled() or task.exception())
+        # A caller that is cancelled must not take the look from the others.
+        return await asyncio.shield(self._look)
+
+    async def _read_models(self) -> list[ModelFacts]:
+        answer = await self._client.ask_json("GET", f"{self._client.url}/models")
+        self._models = facts.read_models(answer, self._server_profile(answer))
+        self._models_until = time.monotonic() + (FACTS_LIFETIME_S if self._models else RETRY_FACTS_S)
+        return self._models
 
     async def get_facts(self, model: str) -> ModelFacts:
         """Window, tools, eyes: read once for a while; a server that is down is asked again soon."""
         known = self._facts.get(model)
         if known is not None and time.monotonic() < known[0]:
             return known[1]
-        try:
-            found = await self._look_up(model)
-            lifetime = FACTS_LIFETIME_S
-        except BackendError:
-            if known is not None:
+        async with self._lock:
+            known = self._facts.get(model)
+            if known is not None and time.monotonic() < known[0]:
                 return known[1]
-            found = ModelFacts(name=model, profile=self._given_profile or PROFILES["default"])
-            lifetime = RETRY_FACTS_S
-        self._facts[model] = (time.monotonic() + lifetime, found)
-        return found
+            try:
+                found = await self._look_up(model)
+                lifetime = FACTS_LIFETIME_S
+            except BackendError:
+                # What it said before still holds, as far as anybody knows.
+                found = known[1] if known else ModelFacts(name=model, profile=self._server_profile(None))
+                lifetime = RETRY_FACTS_S
+            self._facts[model] = (time.monotonic() + lifetime, found)
+            return found
 
     async def _look_up(self, model: str) -> ModelFacts:
         models = await self.list_models()
         listed = next((each for each in models if each.name in (model, f"{model}:latest")), None)
         if listed is None:
             return ModelFacts(name=model, profile=self._server_profile(None))
-        if self._given_profile is not None:
+        try:
+            profile = await self._ask_server(listed)
+        except BackendError:
+            # Not every server lets every key see these routes.
             return listed
-        return msgspec.structs.replace(listed, profile=await self._ask_server(listed))
+        return msgspec.structs.replace(listed, profile=profile)
 
     async def _ask_server(self, listed: ModelFacts) -> Profile:
         """Each kind of server has its own route that tells more than the list does."""
@@ -177,7 +180,7 @@ class ChatCompletionsBackend:
             running = await self._client.ask_json("GET", f"{root}/api/ps")
             return facts.read_ollama_show(shown, running, listed.name, profile)
         if profile.name == "lm-studio":
-            entry = await self._client.ask_json("GET", f"{root}/api/v0/models/{listed.name}")
+            entry = await self._client.ask_json("GET", f"{root}/api/v0/models/{quote(listed.name)}")
             return facts.read_lm_studio_model(entry, profile)
         return profile
 
@@ -189,13 +192,18 @@ class ChatCompletionsBackend:
 
     async def close(self) -> None:
         """Close every connection to the server."""
+        if self._look is not None:
+            self._look.cancel()
+            await asyncio.wait({self._look})
         await self._client.close()
 
 
 async def _release(response: aiohttp.ClientResponse) -> None:
     """Read the few bytes behind the end, so that the connection goes back to the pool."""
+    if response.content.is_eof():
+        return
     try:
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
-            await response.read()
+            await read_small(response)
     except (aiohttp.ClientError, TimeoutError, OSError):
         return

@@ -247,8 +247,8 @@ class ChatDecoder:
                 events.append(TextDelta(content, shaped))
         if delta.refusal:
             events.append(RefusalDelta(delta.refusal))
-        for fragment in delta.tool_calls or ():
-            events.append(self._read_call(fragment))
+        if delta.tool_calls:
+            events += [self._read_call(fragment) for fragment in delta.tool_calls]
 
     def _read_call(self, fragment: _ToolCall) -> CallDelta:
         name, arguments = "", ""

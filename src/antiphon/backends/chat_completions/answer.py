@@ -1,0 +1,62 @@
+"""The body of one answer, in whatever pieces it arrives -> backend events: pure.
+
+It knows both forms that a body may have, server-sent events and one JSON document, and no transport.
+Invariant: where the bytes were cut changes nothing; once `ended`, a terminal event has been returned.
+"""
+
+from antiphon.backends.chat_completions.decode import ChatDecoder
+from antiphon.backends.interface import BackendEvent
+from antiphon.protocol.errors import BackendError
+from antiphon.protocol.sse import SseDecoder, SseTooLargeError
+
+#: One streamed event, or a whole answer that is not streamed, may not be larger than this.
+EVENT_BYTES = 16 << 20
+
+
+class AnswerReader:
+    """Feed it the body; `streamed` is false where the server answered with one JSON document."""
+
+    def __init__(self, decoder: ChatDecoder, *, streamed: bool) -> None:
+        self._decoder = decoder
+        self._sse = SseDecoder(max_event_bytes=EVENT_BYTES) if streamed else None
+        self._document = bytearray()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the terminal event has been returned; nothing more will come."""
+        return self._decoder.ended
+
+    def feed(self, piece: bytes) -> list[BackendEvent]:
+        """What this piece completes."""
+        decoder = self._decoder
+        if decoder.ended:
+            return []
+        if self._sse is None:
+            self._document += piece
+            return self._fail_by_size() if len(self._document) > EVENT_BYTES else []
+        events: list[BackendEvent] = []
+        try:
+            for event in self._sse.feed(piece):
+                events += decoder.fail_by(event.data) if event.event == "error" else decoder.feed(event.data)
+        except SseTooLargeError:
+            events += self._fail_by_size()
+        return events
+
+    def close(self) -> list[BackendEvent]:
+        """The body has ended: what is left of it, and the terminal event if that has not come."""
+        decoder = self._decoder
+        if decoder.ended:
+            return []
+        if self._sse is None:
+            return decoder.feed(bytes(self._document)) + decoder.close()
+        events: list[BackendEvent] = []
+        for event in self._sse.close():
+            events += decoder.feed(event.data, complete=event.complete)
+        return events + decoder.close()
+
+    def break_off(self, error: BackendError) -> list[BackendEvent]:
+        """The connection broke; an answer whose end had been seen is whole nevertheless."""
+        return self._decoder.break_off(error)
+
+    def _fail_by_size(self) -> list[BackendEvent]:
+        return self._decoder.fail(BackendError("The model server sent an event that is too large to be one."))
