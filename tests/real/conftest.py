@@ -4,12 +4,11 @@ A model or a runtime that cannot be had is a failure with instructions, never a 
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from tools.fetch_small_model import FetchError, fetch_model
 
 from tests.real.processes import AntiphonServer, LlamaServer, run_antiphon, run_llama
-from tools.fetch_small_model import FetchError, fetch_model
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +25,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
 @pytest.fixture(scope="session")
 def antiphon(llama: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AntiphonServer]:
     """Our server before it, as a user starts it."""
-    with run_antiphon(llama.url, tmp_path_factory.mktemp("antiphon")) as server:
+    folder = tmp_path_factory.mktemp("antiphon")
+    with run_antiphon(llama.url, folder) as server:
         yield server
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder for a server of a test's own."""
-    return tmp_path
+    log = (folder / "antiphon.log").read_text("utf-8")
+    assert "Traceback" not in log, log

@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
 ALIAS = "smollm2"
 #: Small, so that a window can be filled in a few seconds.
@@ -29,7 +30,8 @@ def main() -> int:
     if missing:
         print(f"llama_server: {missing}", file=sys.stderr)
         return 3
-    print(serve(options.model, options.window_tokens), flush=True)
+    server = start(options.model, options.window_tokens)
+    print(server.listening_address, flush=True)
     sys.stdin.buffer.read()
     # The server's threads may be in the middle of a generation that nobody waits for any more.
     os._exit(0)
@@ -48,8 +50,8 @@ def find_missing() -> str | None:
     return None
 
 
-def serve(model: Path, window_tokens: int) -> str:
-    """Start the server's threads; its address, once it listens."""
+def start(model: Path, window_tokens: int) -> Any:
+    """The server, listening on a free port; its threads run while it is referred to."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -66,15 +68,7 @@ def serve(model: Path, window_tokens: int) -> str:
     params.endpoint_props = params.endpoint_slots = params.endpoint_metrics = True
     threads = os.cpu_count() or 1
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    return _keep(xllamacpp.Server(params))
-
-
-_kept: list[object] = []
-
-
-def _keep(server: "xllamacpp.Server") -> str:  # type: ignore[name-defined]  # noqa: F821
-    _kept.append(server)
-    return str(server.listening_address)
+    return xllamacpp.Server(params)
 
 
 if __name__ == "__main__":

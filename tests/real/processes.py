@@ -4,6 +4,7 @@ llama.cpp is asked by its own routes, so its word is independent of ours. Invari
 and every process started here ends with its block.
 """
 
+import asyncio
 import json
 import os
 import select
@@ -26,6 +27,8 @@ START_S = 60.0
 ANSWER_S = 60.0
 #: Until a process that was told to end has ended.
 STOP_S = 20.0
+#: Between two questions to a server about the same thing.
+POLL_S = 0.02
 
 Message = dict[str, Any]
 
@@ -54,6 +57,13 @@ class LlamaServer:
     def complete(self, messages: list[Message], **options: Any) -> Any:
         """A chat completion asked for straight, with nobody between."""
         return self.ask("/v1/chat/completions", {"messages": messages, "temperature": 0, **options})
+
+    def read_counters(self) -> dict[str, float]:
+        """Its counters since it started, without their prefix."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=ANSWER_S) as answer:
+            lines = answer.read().decode().splitlines()
+        pairs = [line.split() for line in lines if line and not line.startswith("#")]
+        return {name.removeprefix("llamacpp:"): float(value) for name, value in pairs}
 
     def busy_slots(self) -> list[Any]:
         """The slots at work, as it describes them."""
@@ -114,12 +124,15 @@ def run_command(*arguments: str, timeout_s: float) -> subprocess.CompletedProces
     )
 
 
-def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float) -> float:
-    """Ask again and again, at most so long; the seconds that it took. Each question is a request to a server."""
+async def wait_until(condition: Callable[[], bool], what: str, *, timeout_s: float) -> float:
+    """Ask again and again, at most so long; the seconds that it took."""
     start_s = time.monotonic()
-    while not condition():
+    # In a thread: connections that were let go of are closed by this loop.
+    while not await asyncio.to_thread(condition):
         waited_s = time.monotonic() - start_s
         assert waited_s < timeout_s, f"not within {timeout_s:g} s: {what}"
+        # Questions without a pause would take the CPU that the model needs.
+        await asyncio.sleep(POLL_S)
     return time.monotonic() - start_s
 
 

@@ -39,6 +39,8 @@ class StrictClient:
     def __init__(self, transport: Transport, *, key: str | None = None) -> None:
         self._transport = transport
         self._key = key
+        #: Keys of items that the test itself sent and that no model of the package has.
+        self.echoed_keys: frozenset[str] = frozenset()
 
     def with_key(self, key: str | None) -> "StrictClient":
         """The same server, asked with another key."""
@@ -82,7 +84,31 @@ class StrictClient:
         """Any request whose answer is JSON."""
         reply = await self._open(method, path, body, headers)
         try:
-            return _check_answer(method, path, reply, await reply.read())
+            return _check_answer(method, path, reply, await reply.read(), self.echoed_keys)
+        finally:
+            await reply.close()
+
+    async def count_items(self, response_id: str) -> int:
+        """How many items a page shows, which may hold anything that a client put into them."""
+        reply = await self._open("GET", f"/v1/responses/{response_id}/input_items?limit=100", None, None)
+        try:
+            assert reply.status == 200
+            return len(json.loads(await reply.read())["data"])
+        finally:
+            await reply.close()
+
+    async def exchange(self, body: bytes) -> Answer | list[dict[str, Any]]:
+        """`POST /v1/responses` with bytes as they are: an answer, or all events if it is a stream."""
+        reply = await self._open("POST", "/v1/responses", body, None)
+        try:
+            if reply.headers["content-type"].startswith("application/json"):
+                raw = await reply.read()
+                return _check_answer("POST", "/v1/responses", reply, raw, self.echoed_keys)
+            _check_headers(reply.headers, "text/event-stream; charset=utf-8")
+            options = json.loads(body).get("stream_options") or {}
+            asks = bool(options.get("include_obfuscation"))
+            async with aclosing(_read_events(reply, obfuscated=asks)) as events:
+                return [event async for event in events]
         finally:
             await reply.close()
 
@@ -105,9 +131,7 @@ class StrictClient:
         finally:
             await reply.close()
 
-    async def _open(
-        self, method: str, path: str, body: Any, headers: Mapping[str, str] | None
-    ) -> Reply:
+    async def _open(self, method: str, path: str, body: Any, headers: Mapping[str, str] | None) -> Reply:
         sent = dict(headers or {})
         if self._key is not None:
             sent.setdefault("authorization", f"Bearer {self._key}")
@@ -145,7 +169,7 @@ def _check_headers(headers: Mapping[str, str], content_type: str) -> None:
     assert headers["antiphon-version"]
 
 
-def _check_answer(method: str, path: str, reply: Reply, raw: bytes) -> Answer:
+def _check_answer(method: str, path: str, reply: Reply, raw: bytes, echoed: frozenset[str]) -> Answer:
     _check_headers(reply.headers, "application/json")
     assert int(reply.headers["content-length"]) == len(raw)
     body = json.loads(raw)
@@ -156,7 +180,7 @@ def _check_answer(method: str, path: str, reply: Reply, raw: bytes) -> Answer:
     assert reply.status == 200
     route = path.partition("?")[0]
     if route.endswith("/input_items"):
-        strict.check_page(body)
+        strict.check_page(body, echoed)
     elif route.startswith("/v1/responses"):
         strict.check_deleted(body) if method == "DELETE" else strict.check_response(body)
     elif route == "/v1/models":

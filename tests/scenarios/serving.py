@@ -17,7 +17,7 @@ from antiphon.bootstrap import build_app
 from antiphon.client.app_transport import AppTransport
 from antiphon.client.transport import TransportLimits
 from antiphon.config import load_config
-from antiphon.engine import Catalog, Engine
+from antiphon.engine import Catalog, Engine, EngineSettings
 from antiphon.server import Application, ServerLimits
 from antiphon.store import Store
 from antiphon.store.memory import MemoryStore
@@ -63,10 +63,14 @@ async def serve_app(
 
 @asynccontextmanager
 async def serve_doubles(
-    backend: ScriptedBackend, store: Store | None = None, **limits: Any
+    backend: ScriptedBackend, store: Store | None = None, *, cache_bytes: int = 1 << 28, **limits: Any
 ) -> AsyncIterator[StrictClient]:
     """A server over the doubles that a test holds in its hands."""
-    engine = Engine(catalog=Catalog({backend.name: backend}, {}), store=store or MemoryStore())
+    engine = Engine(
+        catalog=Catalog({backend.name: backend}, {}),
+        store=store or MemoryStore(),
+        settings=EngineSettings(window_cache_bytes=cache_bytes),
+    )
     transport = AppTransport(Application(engine, limits=ServerLimits(**limits)), _TRANSPORT_LIMITS)
     try:
         yield StrictClient(transport)
@@ -103,5 +107,3 @@ class GatedBackend(ScriptedBackend):
                 number += 1
         finally:
             await batches.aclose()
-
-

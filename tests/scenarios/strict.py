@@ -5,6 +5,7 @@ stand in this file and nowhere else. It knows no scenario. Invariant: a fault is
 names the place.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -12,10 +13,8 @@ import openai.types
 import openai.types.responses as sdk
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from antiphon.protocol.errors import RESPONSE_ERROR_CODES
-
-#: Keys of the Response that the package's types do not have: ours, and the two that the API itself sends.
-EXTRA_RESPONSE_KEYS = frozenset({"antiphon", "presence_penalty", "frequency_penalty"})
+#: Keys of the Response that the package's types do not have: ours, and three that the API itself sends.
+EXTRA_RESPONSE_KEYS = frozenset({"antiphon", "store", "presence_penalty", "frequency_penalty"})
 #: Codes of `response.error` that the package's enum does not have.
 EXTRA_ERROR_CODES = frozenset(
     {"context_length_exceeded", "insufficient_quota", "server_is_overloaded", "compaction_failed"}
@@ -24,11 +23,41 @@ EXTRA_ERROR_CODES = frozenset(
 EXTENSION_KEYS = frozenset({"warnings", "usage_untold"})
 #: Keys that the API always sends, although the package's types allow their absence.
 ALWAYS_SENT = frozenset(
-    """id object created_at completed_at status background error incomplete_details instructions
-    max_output_tokens max_tool_calls metadata model output parallel_tool_calls presence_penalty
-    frequency_penalty previous_response_id prompt_cache_key prompt_cache_retention reasoning
-    safety_identifier service_tier store temperature text tool_choice tools top_logprobs top_p truncation
-    usage user""".split()
+    [
+        "id",
+        "object",
+        "created_at",
+        "completed_at",
+        "status",
+        "background",
+        "error",
+        "incomplete_details",
+        "instructions",
+        "max_output_tokens",
+        "max_tool_calls",
+        "metadata",
+        "model",
+        "output",
+        "parallel_tool_calls",
+        "presence_penalty",
+        "frequency_penalty",
+        "previous_response_id",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "reasoning",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "temperature",
+        "text",
+        "tool_choice",
+        "tools",
+        "top_logprobs",
+        "top_p",
+        "truncation",
+        "usage",
+        "user",
+    ]
 )
 _ERROR_KEYS = {"message", "type", "param", "code"}
 _ERROR_TYPES = {"invalid_request_error", "server_error", "rate_limit_error"}
@@ -44,29 +73,21 @@ def _by_type(union: Any) -> dict[str, type[BaseModel]]:
 
 
 EVENTS = _by_type(sdk.ResponseStreamEvent)
-_LISTED_ITEMS = {
-    name: model for name, model in _by_type(sdk.ResponseItem).items() if name != "message"
-}
+_LISTED_ITEMS = {name: model for name, model in _by_type(sdk.ResponseItem).items() if name != "message"}
 
 
 def check_response(members: Mapping[str, Any], where: str = "response") -> None:
     """A whole Response object."""
     missing = ALWAYS_SENT - set(members)
-    assert not missing or missing == {"store"}, f"{where}: keys are missing: {sorted(missing)}"
-    rest = {key: value for key, value in members.items() if key not in EXTRA_RESPONSE_KEYS}
-    # The package's Response has no `store`; the API sends it all the same.
-    store = rest.pop("store", None)
-    assert type(store) is bool, f"{where}.store: {store!r}"
+    assert not missing, f"{where}: keys are missing: {sorted(missing)}"
+    assert type(members["store"]) is bool, f"{where}.store: {members['store']!r}"
     for key in ("presence_penalty", "frequency_penalty"):
         assert type(members[key]) in (int, float), f"{where}.{key}: {members[key]!r}"
-    error = rest.get("error")
-    if error is not None:
-        assert error.get("code") in RESPONSE_ERROR_CODES, f"{where}.error.code: {error!r}"
-        if error["code"] in EXTRA_ERROR_CODES:
-            rest["error"] = {**error, "code": "server_error"}
     for key in ("created_at", "completed_at"):
-        assert rest[key] is None or type(rest[key]) is int, f"{where}.{key} is no integer: {rest[key]!r}"
-    _check(sdk.Response, rest, where)
+        assert members[key] is None or type(members[key]) is int, f"{where}.{key}: {members[key]!r}"
+    _check(sdk.Response, _strip_response(members), where)
+    for position, item in enumerate(members["output"]):
+        check_output_item(item, f"{where}.output[{position}]")
     if "antiphon" in members:
         _check_extension(members["antiphon"], where)
     _check_status(members, where)
@@ -115,14 +136,18 @@ def check_listed_item(members: Mapping[str, Any], where: str = "data") -> None:
     _check(model, members, where)
 
 
-def check_page(members: Mapping[str, Any]) -> None:
-    """A page of items. On an empty page the API's ids are null, where the package's type says string."""
+def check_page(members: Mapping[str, Any], echoed: frozenset[str] = frozenset()) -> None:
+    """A page of items; `echoed` are keys that the client itself put into them.
+
+    On an empty page the API's ids are null, where the package's type says string.
+    """
     assert set(members) == {"object", "data", "first_id", "last_id", "has_more"}, sorted(members)
     assert members["object"] == "list"
     assert type(members["has_more"]) is bool
     data = members["data"]
     for position, item in enumerate(data):
-        check_listed_item(item, f"data[{position}]")
+        rest = {key: value for key, value in item.items() if key not in echoed}
+        check_listed_item(rest, f"data[{position}]")
     ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     assert (members["first_id"], members["last_id"]) == ends
     assert data or not members["has_more"]
@@ -173,9 +198,7 @@ def find_extra_keys(value: Any, where: str) -> list[str]:
             found += find_extra_keys(getattr(value, name), f"{where}.{name}")
         return found
     if isinstance(value, list):
-        return [
-            path for at, member in enumerate(value) for path in find_extra_keys(member, f"{where}[{at}]")
-        ]
+        return [path for at, member in enumerate(value) for path in find_extra_keys(member, f"{where}[{at}]")]
     return []
 
 
@@ -183,8 +206,6 @@ _ADAPTERS: dict[int, TypeAdapter[Any]] = {}
 
 
 def _check(model: Any, members: Mapping[str, Any], where: str) -> None:
-    import json
-
     adapter = _ADAPTERS.get(id(model))
     if adapter is None:
         adapter = _ADAPTERS[id(model)] = TypeAdapter(model)
@@ -198,9 +219,11 @@ def _check(model: Any, members: Mapping[str, Any], where: str) -> None:
 
 
 def _strip_response(members: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in members.items() if key not in (*EXTRA_RESPONSE_KEYS, "store")}
-    if rest["error"] is not None and rest["error"]["code"] in EXTRA_ERROR_CODES:
-        rest["error"] = {**rest["error"], "code": "server_error"}
+    """The response without the exceptions: what is left must fit."""
+    rest = {key: value for key, value in members.items() if key not in EXTRA_RESPONSE_KEYS}
+    error = rest["error"]
+    if isinstance(error, dict) and error.get("code") in EXTRA_ERROR_CODES:
+        rest["error"] = {**error, "code": "server_error"}
     return rest
 
 

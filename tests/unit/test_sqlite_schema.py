@@ -1,10 +1,12 @@
 """The SQL that ships: schema, migrations, queries, and what happens to databases that are not ours."""
 
+import asyncio
 import contextlib
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -12,10 +14,20 @@ from hypothesis import strategies as st
 
 import antiphon.store
 from antiphon.protocol.errors import StoreError
-from antiphon.store import StoreSettings
-from antiphon.store.files import APPLICATION_ID, DATABASE_NAME, DataFolder, upgrade_schema
-from antiphon.store.packing import pack_id, pack_outcome, unpack_id, unpack_outcome
+from antiphon.store import Record, StoreSettings
+from antiphon.store.files import DATABASE_NAME, DataFolder, upgrade_schema
+from antiphon.store.packing import (
+    pack_id,
+    pack_items,
+    pack_outcome,
+    unpack_id,
+    unpack_items,
+    unpack_outcome,
+)
 from antiphon.store.queries import Migration, load_migrations, load_queries, load_schema
+from antiphon.store.sqlite import SqliteStore
+
+Pack: TypeAlias = Callable[[bytes], bytes]
 
 
 @contextlib.contextmanager
@@ -208,17 +220,48 @@ def test_the_usual_id_takes_18_bytes() -> None:
     assert pack_id("resp_" + "0af9" * 9) == bytes.fromhex("0af9" * 9)
 
 
-@given(st.binary(max_size=2000))
-def test_packed_outcomes_come_back_byte_for_byte(outcome: bytes) -> None:
-    """Ours."""
-    assert unpack_outcome(pack_outcome(outcome)) == outcome
+PACKERS = [(pack_items, unpack_items), (pack_outcome, unpack_outcome)]
+
+PIECES = st.sampled_from(
+    [
+        b'"type":"message"',
+        b'"text":"',
+        b'"usage":{',
+        b'"role":',
+        b"\x00",
+        b"\x01",
+        b"\x1f",
+        b"\t\n\r",
+        b"\xff",
+        b"{}",
+    ]
+)
 
 
-@pytest.mark.parametrize("stored", [b"", b"\xff\xff\xff", pack_outcome(b"x" * 99)[:-3]])
-def test_a_damaged_outcome_is_an_error(stored: bytes) -> None:
-    """Ours: damage is told, not answered with something else."""
-    with pytest.raises(StoreError, match="damaged"):
-        unpack_outcome(stored)
+@pytest.mark.parametrize(("pack", "unpack"), PACKERS)
+@given(pieces=st.lists(st.one_of(PIECES, st.binary(max_size=20)), max_size=20))
+def test_packed_texts_come_back_byte_for_byte(pack: Pack, unpack: Pack, pieces: list[bytes]) -> None:
+    """Ours: raw bytes are kept, whatever they are."""
+    text = b"".join(pieces)
+    assert unpack(pack(text)) == text
+
+
+@pytest.mark.parametrize(("pack", "unpack"), PACKERS)
+def test_long_texts_are_stored_as_they_are(pack: Pack, unpack: Pack) -> None:
+    """Ours: a big tool result is not searched for phrases."""
+    text = b'"type":"message"' * 5000
+    assert pack(text) == b"\x00" + text
+    assert unpack(pack(text)) == text
+
+
+def test_the_usual_items_lose_what_every_round_repeats() -> None:
+    """Ours: the store may take at most twice the text; the text itself stays readable."""
+    items = (
+        b'[{"id":"msg_1","type":"message","status":"completed","role":"assistant","content":'
+        b'[{"type":"output_text","text":"hello","annotations":[],"logprobs":[]}]}]'
+    )
+    assert len(pack_items(items)) < 50
+    assert b"hello" in pack_items(items)
 
 
 def test_the_usual_outcome_packs_to_a_few_bytes() -> None:
@@ -228,3 +271,38 @@ def test_the_usual_outcome_packs_to_a_few_bytes() -> None:
         b'"output_tokens":731,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":51965}}'
     )
     assert len(pack_outcome(outcome)) < 40
+
+
+def test_the_file_takes_less_than_twice_the_text(tmp_path: Path) -> None:
+    """Ours: a round stores its own new items and a parent pointer, no copy of history.
+
+    500 rounds of 700 bytes of text; "the file" is the database after a checkpoint.
+    """
+
+    async def fill() -> None:
+        store = SqliteStore.open(tmp_path)
+        await asyncio.gather(*(store.record(make_usual_round(number)) for number in range(500)))
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(fill(), 30))
+    assert (tmp_path / DATABASE_NAME).stat().st_size < 1.8 * 500 * 700
+
+
+def make_usual_round(number: int) -> Record:
+    """A round of a chat: 350 bytes asked, 350 answered, and what stands around them."""
+    return Record(
+        id=f"resp_{number:036x}",
+        parent=f"resp_{number - 1:036x}" if number else None,
+        tenant="a",
+        created_at=1_790_000_000,
+        completed_at=1_790_000_002,
+        input=b'[{"role":"user","content":"%s"}]' % (b"q" * 350),
+        output=b'[{"id":"msg_%036x","type":"message","status":"completed","role":"assistant","content":'
+        b'[{"type":"output_text","text":"%s","annotations":[],"logprobs":[]}]}]' % (number, b"a" * 350),
+        settings=b'{"model":"m","temperature":1.0,"top_p":1.0}',
+        instructions=b"Answer briefly." * 20,
+        tools=b'[{"type":"function","name":"f"}]' * 20,
+        outcome=b'{"usage":{"input_tokens":%d,"input_tokens_details":{"cached_tokens":%d,"cache_write_tokens"'
+        b':0},"output_tokens":99,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":%d}}'
+        % (number * 200, number * 190, number * 200 + 99),
+    )

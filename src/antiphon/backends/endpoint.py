@@ -6,7 +6,6 @@ per streamed event of those measured (4 us against 12 and more). Every wait is b
 
 import asyncio
 import logging
-import weakref
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
@@ -24,6 +23,8 @@ FACTS_TIMEOUT_S = 5.0
 SMALL_BODY_BYTES = 1 << 20
 #: An unused connection is kept this long.
 KEEP_ALIVE_S = 60.0
+
+_FACTS_TIMEOUT = aiohttp.ClientTimeout(total=FACTS_TIMEOUT_S)
 
 #: Whether this task's last connection had served before, so that the server may have been closing it.
 _reused: ContextVar[bool] = ContextVar("reused", default=False)
@@ -68,20 +69,8 @@ class EndpointClient:
 
     async def post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
         """The answer's head; the caller reads and closes it. Raises `BackendError`."""
-        session = self._open_session()
-        url = self.endpoint.url + path
-        _reused.set(False)
         try:
-            return await session.post(url, data=body, allow_redirects=False)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            if isinstance(error, aiohttp.ClientConnectorError) or not _reused.get():
-                raise self.rename(error) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self.rename(error) from error
-        # A kept-alive connection that the server was just closing: nothing was answered, so once more, on a
-        # connection that nobody has closed yet.
-        try:
-            return await session.post(url, data=body, allow_redirects=False)
+            return await self._send("POST", self.endpoint.url + path, body, None)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise self.rename(error) from error
 
@@ -90,12 +79,8 @@ class EndpointClient:
 
         Raises `BackendError` when the server cannot be reached, refuses our key or is not ready.
         """
-        session = self._open_session()
-        timeout = aiohttp.ClientTimeout(total=FACTS_TIMEOUT_S)
         try:
-            async with session.request(
-                method, url, data=body, timeout=timeout, allow_redirects=False
-            ) as response:
+            async with await self._send(method, url, body, _FACTS_TIMEOUT) as response:
                 if response.status != 200:
                     self._judge_status(response.status)
                     return None
@@ -108,6 +93,27 @@ class EndpointClient:
             ) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self.rename(error) from error
+
+    async def _send(
+        self, method: str, url: str, body: bytes | None, limit: aiohttp.ClientTimeout | None
+    ) -> aiohttp.ClientResponse:
+        """One request, sent once more if a kept-alive connection turns out to be closed: nothing was answered."""
+        session = self._open_session()
+        while True:
+            _reused.set(False)
+            try:
+                response = await session.request(
+                    method, url, data=body, allow_redirects=False, timeout=limit or session.timeout
+                )
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if isinstance(error, aiohttp.ClientConnectorError) or not _reused.get():
+                    raise
+                # llama.cpp promises to keep a connection and closes it behind every streamed answer. All kept ones
+                # may be closed; each failure takes one of them away, so this ends with a fresh one.
+                continue
+            if isinstance(session.connector, _Connector):
+                session.connector.note(response)
+            return response
 
     def _judge_status(self, status: int) -> None:
         if status in (401, 403):
@@ -173,11 +179,15 @@ class EndpointClient:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Notes for each request whether its connection had served before."""
+    """Knows of each connection whether it has served before, and which answer it carries.
+
+    aiohttp leaves the reader of an answer waiting for ever, past its own time-outs, when the framing of the
+    body breaks: it closes the connection and tells the reader nothing. So the reader is told here.
+    """
 
     def __init__(self, *, limit: int, keepalive_timeout: float) -> None:
         super().__init__(limit=limit, keepalive_timeout=keepalive_timeout)
-        self._served: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._answers: dict[Any, aiohttp.StreamReader | None] = {}
 
     async def connect(
         self,
@@ -188,9 +198,25 @@ class _Connector(aiohttp.TCPConnector):
         """See aiohttp."""
         connection = await super().connect(req, traces, timeout)
         protocol = connection.protocol
-        _reused.set(protocol in self._served)
-        self._served.add(protocol)
+        _reused.set(protocol in self._answers)
+        if protocol is not None and protocol not in self._answers and (closed := protocol.closed) is not None:
+            self._answers[protocol] = None
+            closed.add_done_callback(lambda end: self._end(protocol, end))
         return connection
+
+    def note(self, response: aiohttp.ClientResponse) -> None:
+        """This answer is being read from its connection now."""
+        connection = response.connection
+        if connection is not None and connection.protocol in self._answers:
+            self._answers[connection.protocol] = response.content
+
+    def _end(self, protocol: Any, closed: asyncio.Future[None]) -> None:
+        if not closed.cancelled():
+            # Looked at, so that nobody logs it as forgotten.
+            closed.exception()
+        content = self._answers.pop(protocol, None)
+        if content is not None and not content.is_eof() and content.exception() is None:
+            content.set_exception(aiohttp.ClientPayloadError("the connection was closed inside the answer"))
 
 
 async def read_small(response: aiohttp.ClientResponse) -> bytes:

@@ -18,6 +18,7 @@ PROFILES: dict[str, Profile] = {
             # Its own json_object is accepted and not enforced.
             json_object="schema",
             asks_for_parallel_calls=True,
+            asks_for_progress=True,
         ),
         Profile(
             name="vllm",

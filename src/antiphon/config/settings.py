@@ -214,6 +214,7 @@ PROFILE_SENTENCES = {
     "tools": "`native`: the server takes tools; `none`: it has no way to call them.",
     "tool_choice": "`named`: a tool can be forced by name; `required`: by the word only; `ignored`: neither.",
     "efforts": "Values of `reasoning.effort` that the server knows, weakest first.",
+    "asks_for_progress": "Whether the server is asked to report progress on a long prompt (llama.cpp).",
     "asks_for_parallel_calls": "Whether parallel calls are off at this server unless they are asked for.",
     "effort_field": "Where the effort is told: a field of its own, or an argument for the chat template.",
     "max_tokens_field": "The name of the output limit.",

@@ -23,6 +23,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     tool_choice: Literal["named", "required", "ignored"] = "required"
     #: Parallel calls are off unless they are asked for; in the API they are on.
     asks_for_parallel_calls: bool = False
+    #: Whether the server can report progress on a long prompt; llama.cpp notices that a client left only when
+    #: it writes, so without these reports it works through the whole prompt for nobody.
+    asks_for_progress: bool = False
     #: Values of `reasoning.effort` that the server knows, weakest first; empty: it has no such setting.
     efforts: tuple[str, ...] = ()
     #: Where the effort is told: a field of its own, or an argument for the chat template (llama.cpp).

@@ -59,16 +59,19 @@ class Assembler:
         first_position: int,
         is_taken: Callable[[str], bool],
         single_call: bool = False,
+        hidden_tools: frozenset[str] = frozenset(),
     ) -> None:
         self._sink = sink
         self._node_id = node_id
         self._first_position = first_position
         self._is_taken = is_taken
         self._single_call = single_call
+        self._hidden_tools = hidden_tools
         self._writer: ItemWriter | None = None
         self._slot: int | None = None
         self._done_slots: set[int] = set()
         self._dropped_slots: set[int] = set()
+        self._call_ids: set[str] = set()
         self._pending: dict[int, _PendingCall] = {}
         self._space = ""
         self._has_answer = False
@@ -164,21 +167,16 @@ class Assembler:
         if not pending.name:
             return
         del self._pending[slot]
-        if self._single_call and (self.calls or isinstance(self._writer, CallWriter)):
+        if self._must_drop(pending.name):
             self._dropped_slots.add(slot)
-            self.warnings.append(
-                (
-                    "parallel_call_dropped",
-                    f"parallel_tool_calls is false; a further call of {pending.name} was dropped.",
-                )
-            )
             return
         self._close(status)
         self._space = ""
         call_id = pending.id
-        if not call_id or call_id in self.calls or self._is_taken(call_id):
+        if not call_id or call_id in self._call_ids or self._is_taken(call_id):
             # Some servers count calls from zero in every answer; on a path an id names one call.
             call_id = make_call_id()
+        self._call_ids.add(call_id)
         item_id, index = self._next_item("function_call")
         self._writer = CallWriter(self._sink, item_id, index, call_id=call_id, name=pending.name)
         self._slot = slot
@@ -186,6 +184,18 @@ class Assembler:
         arguments = "".join(pending.pieces)
         if arguments:
             self._writer.write(arguments)
+
+    def _must_drop(self, name: str) -> bool:
+        """Whether a call must not reach the client, though the model made it; a warning says so."""
+        if name in self._hidden_tools:
+            text = f"tool_choice does not allow {name}; a call of it was dropped."
+            self.warnings.append(("hidden_call_dropped", text))
+            return True
+        if self._single_call and (self.calls or isinstance(self._writer, CallWriter)):
+            text = f"parallel_tool_calls is false; a further call of {name} was dropped."
+            self.warnings.append(("parallel_call_dropped", text))
+            return True
+        return False
 
     def _close_calls(self, status: str = "completed") -> None:
         """Start every call that waits, closing the one before it: something else comes after them."""

@@ -8,7 +8,17 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from antiphon.backends import Ask, Backend, BackendEvent, CallDelta, Failed, Finished, Opened, TextDelta
+from antiphon.backends import (
+    Ask,
+    Backend,
+    BackendEvent,
+    CallDelta,
+    Failed,
+    Finished,
+    Opened,
+    RefusalDelta,
+    TextDelta,
+)
 from antiphon.protocol.errors import BackendError
 from antiphon.protocol.items import make_user_message
 
@@ -74,7 +84,7 @@ class _Gate:
                 break
             if self._open or type(event) is Failed:
                 passed.append(event)
-            elif type(event) is TextDelta or (type(event) is CallDelta and not event.name):
+            elif type(event) in (TextDelta, RefusalDelta) or (type(event) is CallDelta and not event.name):
                 self._hold(event)
             elif type(event) is CallDelta:
                 self._judge_call(event, passed)
@@ -90,7 +100,7 @@ class _Gate:
 
     def _hold(self, event: BackendEvent) -> None:
         self._held.append(event)
-        if type(event) is TextDelta:
+        if isinstance(event, TextDelta | RefusalDelta):
             self._held_characters += len(event.text)
             self.closed = self._held_characters > WITHHELD_CHARACTERS
 

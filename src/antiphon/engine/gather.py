@@ -51,6 +51,8 @@ class Plan:
     segment: Segment
     ask: Ask
     made_with: bytes
+    #: Declared tools that this request does not let the model call.
+    hidden_tools: frozenset[str] = frozenset()
     warnings: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -87,6 +89,7 @@ async def gather(
         segment=segment,
         ask=ask,
         made_with=_sign(target, request.instructions, tools),
+        hidden_tools=_find_hidden(request, ask),
         warnings=warnings,
     )
 
@@ -257,6 +260,12 @@ def _choose_tools(
     ask.tools = tools
     ask.tool_choice = "required" if word == "required" else "auto"
     ask.parallel_tool_calls = request.parallel_tool_calls
+
+
+def _find_hidden(request: CreateRequest, ask: Ask) -> frozenset[str]:
+    """A model may call from its history what it was not offered; the client said that it must not."""
+    declared = frozenset(tool.name for tool in request.tools if isinstance(tool, FunctionTool))
+    return declared.difference(tool.name for tool in ask.tools)
 
 
 def _choose_verbosity(request: CreateRequest, profile: Profile) -> str | None:

@@ -117,7 +117,7 @@ def refuse_images(request: CreateRequest, profile: Profile) -> None:
 
 def unsupported(param: str, what: str | None = None) -> RequestError:
     """The refusal of something that the API has and this server does not carry out yet."""
-    subject = f"{what} in '{param}'" if what else f"'{param}'"
+    subject = f"'{param}' ({what})" if what else f"'{param}'"
     return RequestError(
         f"Unsupported parameter: {subject}. This server does not carry that out yet; leave it out.",
         param=param,

@@ -53,6 +53,7 @@ class Round:
             first_position=len(request.input),
             is_taken=self._is_taken,
             single_call=request.parallel_tool_calls is False,
+            hidden_tools=plan.hidden_tools,
         )
         self._input_calls = {call for item in request.input if (call := getattr(item.value, "call_id", None))}
         self._batches = self._open_stream()

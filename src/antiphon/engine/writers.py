@@ -76,7 +76,9 @@ class TextWriter(ItemWriter):
         self._pieces.append(text)
         self._logprobs.extend(logprobs)
         if self._sink.emit:
-            self._sink.send_delta(self.delta_event, self._encoder, self._index, text, _encode(logprobs))
+            self._sink.send_delta(
+                self.delta_event, self._encoder, self._index, text, _encode(_shape_for_events(logprobs))
+            )
 
     def close(self, status: str) -> bytes:
         """Finish the message; returns its bytes."""
@@ -84,7 +86,7 @@ class TextWriter(ItemWriter):
         part = _text_part(text, self._logprobs)
         item = _encode_message(self._id, status, [part])
         if self._sink.emit:
-            self._send(events.OutputTextDone, 0, text, _to_raw(self._logprobs))
+            self._send(events.OutputTextDone, 0, text, _to_raw(_shape_for_events(self._logprobs)))
             self._send(events.ContentPartDone, 0, _to_raw(part))
             self._send_done(item)
         return item
@@ -187,6 +189,20 @@ def _encode_message(item_id: str, status: str, content: list[dict[str, Any]]) ->
 
 def _text_part(text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text}
+
+
+def _shape_for_events(logprobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The API's events have no `bytes` in log probabilities; the finished part has."""
+    return [
+        {
+            "token": entry["token"],
+            "logprob": entry["logprob"],
+            "top_logprobs": [
+                {"token": other["token"], "logprob": other["logprob"]} for other in entry["top_logprobs"]
+            ],
+        }
+        for entry in logprobs
+    ]
 
 
 def _to_raw(value: Any) -> msgspec.Raw:

@@ -23,6 +23,14 @@ from antiphon.server.streaming import DisconnectWatch, StreamSender
 _log = logging.getLogger("antiphon.server")
 _encode = msgspec.json.Encoder().encode
 
+_SINGLE_HEADERS = (
+    b"host",
+    b"authorization",
+    b"content-type",
+    b"content-encoding",
+    b"content-length",
+    b"origin",
+)
 RESPONSES_PATH = "/v1/responses"
 #: An internal error says no more than this; the log has the rest under the request's id.
 INTERNAL_ERROR = (
@@ -50,7 +58,7 @@ class Application:
         request_id = make_request_id()
         answering = _Answering(send)
         try:
-            headers = dict(scope["headers"])
+            headers = read_headers(scope["headers"])
             if scope["path"] == RESPONSES_PATH and scope["method"] == "POST":
                 await self._create(headers, receive, answering, request_id)
             else:
@@ -100,6 +108,17 @@ class Application:
                 task.uncancel()
         finally:
             watch.close()
+
+
+def read_headers(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; one that decides who asks, and of what, must not come twice."""
+    headers = dict(pairs)
+    if len(headers) < len(pairs):
+        names = [name for name, _ in pairs]
+        for name in _SINGLE_HEADERS:
+            if names.count(name) > 1:
+                raise RequestError(f"The header '{name.decode()}' came more than once; send it once.")
+    return headers
 
 
 class _Answering:

@@ -27,23 +27,17 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limits: ServerLim
     told = headers.get(b"content-length", b"")
     if told.isdigit() and int(told) > limits.body_bytes:
         raise _too_large(limits.body_bytes)
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body", False):
-        body = message.get("body", b"")
-    else:
-        try:
-            async with asyncio.timeout(limits.body_timeout_s):
-                body = await _read_pieces(message, receive, limits.body_bytes)
-        except TimeoutError:
-            raise RequestError(
-                f"The request body was not whole after {limits.body_timeout_s:g} s; send it again."
-            ) from None
-    if len(body) > limits.body_bytes:
-        raise _too_large(limits.body_bytes)
-    coding = headers.get(b"content-encoding")
-    if coding is None or coding == b"identity":
-        return bytes(body)
-    return decompress(bytes(body), coding.strip().lower(), limits.body_decompressed_bytes)
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            body = await _read_pieces(receive, limits.body_bytes)
+    except TimeoutError:
+        raise RequestError(
+            f"The request body was not whole after {limits.body_timeout_s:g} s; send it again."
+        ) from None
+    coding = headers.get(b"content-encoding", b"").strip().lower()
+    if coding in (b"", b"identity"):
+        return body
+    return decompress(body, coding, limits.body_decompressed_bytes)
 
 
 def check_media_type(headers: dict[bytes, bytes]) -> None:
@@ -59,10 +53,11 @@ def check_media_type(headers: dict[bytes, bytes]) -> None:
         )
 
 
-async def _read_pieces(message: Any, receive: Any, limit: int) -> bytes:
+async def _read_pieces(receive: Any, limit: int) -> bytes:
     pieces: list[bytes] = []
     size = 0
     while True:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         piece = message.get("body", b"")
@@ -71,8 +66,7 @@ async def _read_pieces(message: Any, receive: Any, limit: int) -> bytes:
             raise _too_large(limit)
         pieces.append(piece)
         if not message.get("more_body", False):
-            return b"".join(pieces)
-        message = await receive()
+            return bytes(piece) if len(pieces) == 1 else b"".join(pieces)
 
 
 def decompress(body: bytes, coding: bytes, limit: int) -> bytes:

@@ -5,6 +5,7 @@ and only pages of this machine may make a browser ask.
 """
 
 import hashlib
+import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
@@ -14,7 +15,6 @@ from antiphon.protocol.errors import AuthenticationError, ForbiddenError
 
 #: Whose data it is when no keys are configured.
 DEFAULT_TENANT = "default"
-_LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,4 +69,10 @@ def _is_local(url: str) -> bool:
         name = urlsplit(url).hostname
     except ValueError:
         return False
-    return name in _LOOPBACK_HOSTS or (name or "").startswith("127.")
+    if name is None:
+        return False
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        # "127.0.0.1.example.org" is a name, and anybody's.
+        return name == "localhost"

@@ -4,6 +4,7 @@ Handlers return bytes or raise; who asks was settled before them. Invariant: for
 else's response and no response at all give the same answer.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -142,14 +143,13 @@ def _read_limit(request: Request) -> int:
     text = request.query_params.get("limit")
     if text is None:
         return DEFAULT_LIMIT
-    try:
-        limit = int(text)
-    except ValueError:
+    if re.fullmatch(r"-?[0-9]{1,9}", text) is None:
         raise RequestError(
             f"Invalid type for 'limit': expected an integer, but got '{text[:50]}' instead.",
             param="limit",
             code="invalid_type",
-        ) from None
+        )
+    limit = int(text)
     if limit < 1:
         raise RequestError(
             f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead.",

@@ -99,7 +99,7 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     timings: _Timings | None = None
-    error: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
@@ -171,8 +171,7 @@ class ChatDecoder:
             return self.fail(BackendError(f"The model server sent a chunk that cannot be read: {error}."))
 
     def _read_chunk(self, chunk: _Chunk) -> list[BackendEvent]:
-        told = bytes(chunk.error)
-        if told and told != b"null":
+        if chunk.error is not msgspec.UNSET and (told := bytes(chunk.error)) != b"null":
             return self.fail_by(told)
         if chunk.usage is not None:
             self._usage = _read_usage(chunk.usage) or self._usage
@@ -180,12 +179,11 @@ class ChatDecoder:
             self._timings = chunk.timings
         events: list[BackendEvent] = []
         for choice in chunk.choices or ():
-            delta = choice.delta
-            if delta is None and choice.message is not None:
-                delta = choice.message
+            if choice.delta is not None:
+                self._read_delta(choice.delta, choice.logprobs, events)
+            elif choice.message is not None:
+                self._read_delta(choice.message, choice.logprobs, events)
                 self._done = True
-            if delta is not None:
-                self._read_delta(delta, choice.logprobs, events)
             if choice.finish_reason:
                 self._finish = choice.finish_reason
         return events

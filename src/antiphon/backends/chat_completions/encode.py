@@ -67,6 +67,8 @@ def _encode_options(ask: Ask) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if profile.stream_usage:
         options["stream_options"] = {"include_usage": True}
+    if profile.asks_for_progress:
+        options["return_progress"] = True
     if ask.tools and ask.tool_choice != "none":
         _encode_tool_choice(ask, options)
     if ask.max_output_tokens is not None:
