@@ -324,9 +324,7 @@ def test_every_prefix_of_every_answer_ends_with_one_terminal_event(step: int) ->
             if isinstance(events[-1], Finished):
                 assert show(events)[:-1] == whole[:-1], (name, n)
             runs += 1
-    print(
-        f"prefixes walked: n = 0..end of {len(ANSWERS)} answers; runs with exactly one terminal event: {runs}"
-    )
+    print(f"n = 0, {step}, ... of {len(ANSWERS)} answers; one terminal event in {runs} of {runs} runs")
 
 
 def test_every_broken_prefix_ends_with_one_terminal_event() -> None:

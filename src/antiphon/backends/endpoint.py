@@ -24,7 +24,6 @@ SMALL_BODY_BYTES = 1 << 20
 #: An unused connection is kept this long.
 KEEP_ALIVE_S = 60.0
 
-_FACTS_TIMEOUT = aiohttp.ClientTimeout(total=FACTS_TIMEOUT_S)
 
 #: Whether this task's last connection had served before, so that the server may have been closing it.
 _reused: ContextVar[bool] = ContextVar("reused", default=False)
@@ -62,6 +61,9 @@ class EndpointClient:
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
         self._headers = headers
+        self._facts_limit = aiohttp.ClientTimeout(
+            total=FACTS_TIMEOUT_S, sock_connect=min(FACTS_TIMEOUT_S, endpoint.connect_timeout_s)
+        )
 
     @property
     def url(self) -> str:
@@ -80,13 +82,15 @@ class EndpointClient:
         Raises `BackendError` when the server cannot be reached, refuses our key or is not ready.
         """
         try:
-            async with await self._send(method, url, body, _FACTS_TIMEOUT) as response:
+            async with await self._send(method, url, body, self._facts_limit) as response:
                 if response.status != 200:
                     self._judge_status(response.status)
                     return None
                 return msgspec.json.decode(await read_small(response))
         except (msgspec.DecodeError, RecursionError):
             return None
+        except aiohttp.ConnectionTimeoutError as error:
+            raise self.rename(error) from error
         except TimeoutError as error:
             raise BackendTimeoutError(
                 f"{self._where()} told nothing about itself within {FACTS_TIMEOUT_S:g} s."
