@@ -63,8 +63,8 @@ def measure_all(sizes: Sizes) -> list[Row]:
         with start_server(upstream_port, data) as server:
             bench = Bench(client, server, upstream_port, sizes)
             rows += bench.measure_requests()
-            for model in ("bench-200", "bench-200-apart"):
-                rows += bench.measure_streams(model)
+            rows += bench.measure_streams("bench-200")
+            rows += bench.measure_streams("bench-200-apart", alone=True)
             short = bench.measure_chain()
             rows.append(short)
         with start_server(upstream_port, chains) as server:

@@ -97,7 +97,7 @@ class Bench:
             ),
         ]
 
-    def measure_streams(self, model: str) -> list[Row]:
+    def measure_streams(self, model: str, *, alone: bool = False) -> list[Row]:
         """Streaming, one at a time."""
         streams = self._sizes.streams
         deltas = SHAPES[model].pieces
@@ -116,7 +116,8 @@ class Bench:
         reads = f"came in {median(ours_reads):.0f} reads, directly in {median(direct_reads):.0f}"
         note = f"direct {median(direct_ms):.2f} ms"
         return [
-            Row(f"{title}: CPU a delta", median(cpu_us), "us", CPU_US_A_DELTA, note=reads),
+            # Where each delta comes alone, most of its cost is the system's: three calls for each; no limit then.
+            Row(f"{title}: CPU a delta", median(cpu_us), "us", None if alone else CPU_US_A_DELTA, note=reads),
             Row(f"{title}: total", median(ratios), "x", STREAM_RATIO, note=note),
         ]
 

@@ -76,7 +76,7 @@ def _draw_command(command: click.Command, context: click.Context) -> Iterator[st
 
 
 def _draw_option(option: click.Parameter, context: click.Context) -> str:
-    if not isinstance(option, click.Option) or option.name == "help":
+    if not isinstance(option, click.Option) or "--help" in option.opts:
         return ""
     name = ", ".join(option.opts)
     if not option.is_flag and not option.count:

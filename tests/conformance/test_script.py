@@ -14,6 +14,7 @@ from antiphon.checker.doubles.faults import KEY
 from antiphon.checker.verdicts import Reading, judge_memory
 from antiphon.client import resolve_responses_url
 from tests.conformance.serving import find_closed_port, serve
+from tests.scenarios.process import start_server
 
 SHELLS = [
     shell for shell in (["sh"], ["dash"], ["busybox", "sh"], ["bash", "--posix"]) if shutil.which(shell[0])
@@ -174,3 +175,12 @@ def test_it_judges_as_the_checker_does() -> None:
 def test_it_finds_the_same_address_as_the_checker(url: str) -> None:
     """Ours: host, base or whole URL."""
     assert load_functions()["resolve"](url) == "{}{}/responses".format(*resolve_responses_url(url))
+
+
+def test_it_passes_our_own_server(tmp_path: Path) -> None:
+    """Ours: what is shipped to judge others judges us too."""
+    with start_server(tmp_path) as server:
+        done = run_script(tmp_path, server.url, "scripted")
+    counts = read_counts(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert counts["by id"] == counts["full history"] > counts["no history"]

@@ -137,8 +137,11 @@ class Backend(Protocol):
         """One answer, in batches of whatever has arrived (contract in the module's docstring)."""
         ...
 
-    async def list_models(self) -> list[ModelFacts]:
-        """The server's models; raises `BackendError` when it cannot be asked."""
+    async def list_models(self, *, fresh: bool = False) -> list[ModelFacts]:
+        """The server's models; raises `BackendError` when it cannot be asked.
+
+        `fresh`: a name was missed, so what was read a while ago does not do (within reason).
+        """
         ...
 
     async def get_facts(self, model: str) -> ModelFacts:

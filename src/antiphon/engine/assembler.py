@@ -90,7 +90,10 @@ class Assembler:
             if type(event) is TextDelta:
                 writer = self._writer
                 if type(writer) is TextWriter:
-                    writer.write_with_logprobs(event.text, event.logprobs)
+                    if event.logprobs is None:
+                        writer.write(event.text)
+                    else:
+                        writer.write_with_logprobs(event.text, event.logprobs)
                 else:
                     self._open_text(event)
             elif type(event) is CallDelta:

@@ -57,6 +57,9 @@ class Catalog:
             profile = _complete(alias.profile, (await backend.get_facts(alias.model)).profile)
             return Target(backend, alias.model, profile, alias.system_prompt)
         listed, failures = await self._find_listed(name)
+        if not listed:
+            # It may have been pulled since the lists were read.
+            listed, failures = await self._find_listed(name, fresh=True)
         if len(listed) == 1:
             backend, found = listed[0]
             profile = (await backend.get_facts(found)).profile
@@ -72,12 +75,14 @@ class Catalog:
             )
         raise await self._explain_missing(name)
 
-    async def _find_listed(self, name: str) -> tuple[list[tuple[Backend, str]], list[BackendError]]:
+    async def _find_listed(
+        self, name: str, *, fresh: bool = False
+    ) -> tuple[list[tuple[Backend, str]], list[BackendError]]:
         found: list[tuple[Backend, str]] = []
         failures: list[BackendError] = []
         for backend in self._backends.values():
             try:
-                names = {facts.name for facts in await backend.list_models()}
+                names = {facts.name for facts in await backend.list_models(fresh=fresh)}
             except BackendError as error:
                 failures.append(error)
                 continue

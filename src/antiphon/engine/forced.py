@@ -12,6 +12,7 @@ from antiphon.backends import (
     Ask,
     Backend,
     BackendEvent,
+    BackendUsage,
     CallDelta,
     Failed,
     Finished,
@@ -43,7 +44,7 @@ async def stream_forced(
                 opened = opened or any(type(event) is Opened for event in passed)
                 if passed:
                     yield passed
-                if gate.closed:
+                if gate.closed and not gate.finished:
                     break
         finally:
             await stream.aclose()
@@ -69,21 +70,31 @@ class _Gate:
         self._held_characters = 0
         self._open = False
         self.closed = False
+        #: The generation ended by itself, so its stream is read to its end and the connection kept.
+        self.finished = False
         self._wrong_name = ""
+        self._usage: BackendUsage | None = None
 
     def told(self) -> str:
-        """What came instead, in words."""
-        if self._wrong_name:
-            return f"a call of {self._wrong_name}"
-        return f"{self._held_characters} characters of text"
+        """What came instead, in words, with what it cost where that is known."""
+        told = (
+            f"a call of {self._wrong_name}"
+            if self._wrong_name
+            else f"{self._held_characters} characters of text"
+        )
+        if self._usage is None:
+            return told
+        return f"{told} ({self._usage.input_tokens} tokens in, {self._usage.output_tokens} out, not in usage)"
 
     def pass_through(self, batch: list[BackendEvent]) -> list[BackendEvent]:
         passed: list[BackendEvent] = []
         for event in batch:
             if self.closed:
                 break
-            if self._open or type(event) is Failed:
+            if self._open:
                 passed.append(event)
+            elif type(event) is Failed:
+                passed += [*self._held, event]
             elif type(event) in (TextDelta, RefusalDelta) or (type(event) is CallDelta and not event.name):
                 self._hold(event)
             elif type(event) is CallDelta:
@@ -91,7 +102,8 @@ class _Gate:
             elif type(event) is Finished:
                 # Cut off before the call: that is the caller's limit, not disobedience.
                 if event.reason == "stop":
-                    self.closed = True
+                    self.closed = self.finished = True
+                    self._usage = event.usage
                 else:
                     passed += [*self._held, event]
             else:

@@ -13,7 +13,7 @@ from antiphon.backends import Ask, Segment
 from antiphon.context import Profile
 from antiphon.engine.catalog import Catalog, Target
 from antiphon.engine.ids import make_node_id
-from antiphon.engine.refusals import refuse_images, refuse_unsupported, unsupported
+from antiphon.engine.refusals import has_image, refuse_images, refuse_unsupported, unsupported
 from antiphon.engine.settings import Settings, StoredOutcome, encode_tools, read_settings
 from antiphon.engine.windows import Step, Window, WindowCache, extend, start_window
 from antiphon.protocol.errors import RequestError
@@ -72,7 +72,7 @@ async def gather(
         is_earlier_call=window.has_call,
         is_earlier_item=window.has_item,
     )
-    refuse_images(request, target.profile)
+    refuse_images(request, target.profile, in_history=window.has_images)
     segment = target.backend.transcribe(request.input, target.profile, at_start=window.depth == 0)
     warnings = [("transcript", text) for text in segment.warnings]
     ask = _make_ask(request, target, window, segment, warnings)
@@ -173,6 +173,7 @@ def make_step(
         calls=calls,
         item_ids=tuple(item_id for item in items if (item_id := get_item_id(item))),
         open_calls=frozenset((*window.open_calls, *calls)) - answered,
+        has_images=any(has_image(item) for item in items),
         prompt_tokens=prompt_tokens,
         prompt_made_with=made_with,
     )

@@ -100,14 +100,26 @@ def refuse_item(item: Item, where: str) -> None:
         raise unsupported(f"{where}.async")
 
 
-def refuse_images(request: CreateRequest, profile: Profile) -> None:
-    """Raise for an image that the model cannot see."""
+def has_image(item: Item) -> bool:
+    """Whether an item holds an image."""
+    value = item.value
+    content: Any = getattr(value, "content", None) or getattr(value, "output", None)
+    return isinstance(content, list) and any(isinstance(part, InputImage) for part in content)
+
+
+def refuse_images(request: CreateRequest, profile: Profile, *, in_history: bool) -> None:
+    """Raise for an image that the model cannot see, be it new or in the history that is continued."""
     if profile.sees_images is not False:
         return
+    if in_history:
+        raise RequestError(
+            f"The model '{request.model}' does not see images, and the history of the previous response holds some. "
+            "Continue with a model that does, or from an earlier response.",
+            param="previous_response_id",
+            code="invalid_value",
+        )
     for position, item in enumerate(request.input):
-        value = item.value
-        content: Any = getattr(value, "content", None) or getattr(value, "output", None)
-        if isinstance(content, list) and any(isinstance(part, InputImage) for part in content):
+        if has_image(item):
             raise RequestError(
                 f"The model '{request.model}' does not see images. Leave the image out, or use a model that does.",
                 param=f"input[{position}]",

@@ -23,6 +23,8 @@ class Strand:
     nodes: dict[str, int] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
     item_ids: dict[str, int] = field(default_factory=dict)
+    #: The first node with an image in it; None while there is none.
+    first_image: int | None = None
     entries: list[tuple[str, str]] = field(default_factory=list)
     size: int = 0
     dead: bool = False
@@ -52,6 +54,12 @@ class Window:
         """Whether the path up to here holds the call."""
         return self.strand.calls.get(call_id, self.depth) < self.depth
 
+    @property
+    def has_images(self) -> bool:
+        """Whether the path up to here holds an image."""
+        first = self.strand.first_image
+        return first is not None and first < self.depth
+
     def has_item(self, item_id: str) -> bool:
         """Whether the path up to here holds the item: by the client's id, or by the node in our own ids."""
         if self.strand.item_ids.get(item_id, self.depth) < self.depth:
@@ -70,6 +78,7 @@ class Step:
     calls: tuple[str, ...] = ()
     item_ids: tuple[str, ...] = ()
     open_calls: frozenset[str] = frozenset()
+    has_images: bool = False
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
 
@@ -91,6 +100,8 @@ def extend(window: Window, step: Step) -> Window:
         strand.calls[call_id] = position
     for item_id in step.item_ids:
         strand.item_ids[item_id] = position
+    if step.has_images and strand.first_image is None:
+        strand.first_image = position
     strand.size += ENTRY_OVERHEAD_BYTES + sum(len(piece) for piece in step.pieces)
     return replace(
         window,
@@ -113,6 +124,7 @@ def _branch(window: Window) -> Strand:
         nodes={node: at for node, at in old.nodes.items() if at < window.depth},
         calls={call: at for call, at in old.calls.items() if at < window.depth},
         item_ids={item: at for item, at in old.item_ids.items() if at < window.depth},
+        first_image=old.first_image if window.has_images else None,
         size=ENTRY_OVERHEAD_BYTES * window.depth + sum(map(len, pieces)),
         # A window whose path was deleted while its answer was made must not come back to life.
         dead=old.dead,

@@ -59,9 +59,26 @@ class SseDecoder:
         self._event = ""
         self._data: list[bytes] = []
         self._data_bytes = 0
+        #: Nothing of an earlier chunk waits for this one.
+        self._is_clean = False
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that this chunk completes."""
+        if (
+            self._is_clean
+            and chunk.startswith(b"data: ")
+            and chunk.endswith(b"\n\n")
+            and chunk.count(b"\n") == 2
+            and b"\r" not in chunk
+            and len(chunk) <= self._max_event_bytes
+        ):
+            # One whole event, alone: what a server that streams token by token sends.
+            return [SseEvent(DEFAULT_EVENT, chunk[6:-2])]
+        events = self._feed(chunk)
+        self._is_clean = not (self._at_start or self._after_cr or self._line or self._data or self._event)
+        return events
+
+    def _feed(self, chunk: bytes) -> list[SseEvent]:
         if self._at_start:
             chunk = self._skip_bom(chunk)
         if not chunk:

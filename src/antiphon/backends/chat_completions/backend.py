@@ -44,6 +44,7 @@ class ChatCompletionsBackend:
         self._given_profile = profile
         self._models: list[ModelFacts] = []
         self._models_until = 0.0
+        self._models_read = 0.0
         self._facts: dict[str, tuple[float, ModelFacts]] = {}
         self._lock = asyncio.Lock()
         self._look: asyncio.Task[list[ModelFacts]] | None = None
@@ -120,9 +121,10 @@ class ChatCompletionsBackend:
             return None
         return facts.read_count(await self._client.ask_json("POST", self._root() + route, encode_count(ask)))
 
-    async def list_models(self) -> list[ModelFacts]:
+    async def list_models(self, *, fresh: bool = False) -> list[ModelFacts]:
         """The server's own list, kept for a while; whoever asks meanwhile shares one look."""
-        if time.monotonic() < self._models_until:
+        now = time.monotonic()
+        if now < self._models_until and not (fresh and now > self._models_read + RETRY_FACTS_S):
             return self._models
         if self._look is None or self._look.done():
             self._look = asyncio.create_task(self._read_models())
@@ -134,7 +136,8 @@ class ChatCompletionsBackend:
     async def _read_models(self) -> list[ModelFacts]:
         answer = await self._client.ask_json("GET", f"{self._client.url}/models")
         self._models = facts.read_models(answer, self._server_profile(answer))
-        self._models_until = time.monotonic() + (FACTS_LIFETIME_S if self._models else RETRY_FACTS_S)
+        self._models_read = time.monotonic()
+        self._models_until = self._models_read + (FACTS_LIFETIME_S if self._models else RETRY_FACTS_S)
         return self._models
 
     async def get_facts(self, model: str) -> ModelFacts:

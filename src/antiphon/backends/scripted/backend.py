@@ -97,8 +97,8 @@ class ScriptedBackend:
         finally:
             self.streams_open -= 1
 
-    async def list_models(self) -> list[ModelFacts]:
-        """The script's models."""
+    async def list_models(self, *, fresh: bool = False) -> list[ModelFacts]:
+        """The script's models, which never change."""
         return [await self.get_facts(name) for name in self.script.models]
 
     async def get_facts(self, model: str) -> ModelFacts:
