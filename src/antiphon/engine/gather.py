@@ -4,6 +4,7 @@ It reads the store and the cache and writes neither. Invariant: when it returns,
 request itself can be refused any more; what fails later is the model server or the storage.
 """
 
+import asyncio
 import hashlib
 from dataclasses import dataclass, field
 
@@ -31,6 +32,9 @@ from antiphon.protocol.tools import AllowedToolsChoice, FunctionChoice, Function
 from antiphon.sessions import CONTINUABLE, Node
 from antiphon.sessions.pairing import check_pairing
 from antiphon.store import Record, Store
+
+#: A long path is rebuilt in portions of this many nodes, so that other clients need not wait for all of it.
+NODES_AT_ONCE = 128
 
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_outcome = msgspec.json.Decoder(StoredOutcome).decode
@@ -126,7 +130,9 @@ async def _rebuild(parent: str, tenant: str, target: Target, window: Window, sto
             "Continue from an earlier response."
         )
     record = await store.load(tenant, parent)
-    for node in path:
+    for position, node in enumerate(path):
+        if position % NODES_AT_ONCE == NODES_AT_ONCE - 1:
+            await asyncio.sleep(0)
         window = extend(window, _make_stored_step(node, target, window, record if node is tip else None))
     return window
 

@@ -7,7 +7,7 @@ is handed out once the stream has begun, whatever happens.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 
@@ -20,7 +20,7 @@ from antiphon.engine.sink import EncodedEvent, EventSink
 from antiphon.engine.windows import WindowCache, extend
 from antiphon.protocol import events
 from antiphon.protocol.errors import AntiphonError, BackendError, ProtocolError, StoreError
-from antiphon.protocol.items import decode_stored_item, get_item_id
+from antiphon.protocol.items import decode_stored_item, get_call_id, get_item_id
 from antiphon.protocol.responses import Response
 from antiphon.sessions import CONTINUABLE
 from antiphon.store import Record, Store, UnknownParentError
@@ -51,11 +51,10 @@ class Round:
             self._sink,
             node_id=plan.node_id,
             first_position=len(request.input),
-            is_taken=self._is_taken,
+            is_taken=_make_is_taken(plan),
             single_call=request.parallel_tool_calls is False,
             hidden_tools=plan.hidden_tools,
         )
-        self._input_calls = {call for item in request.input if (call := getattr(item.value, "call_id", None))}
         self._batches = self._open_stream()
         self._first: asyncio.Task[list[BackendEvent]] | None = None
         self._recorded = False
@@ -142,9 +141,6 @@ class Round:
             return await anext(self._batches)
         except StopAsyncIteration:
             raise ProtocolError("The backend's stream was empty.") from None
-
-    def _is_taken(self, call_id: str) -> bool:
-        return call_id in self._input_calls or self._plan.window.has_call(call_id)
 
     def _get_outcome(self) -> Outcome:
         outcome = self._assembler.outcome
@@ -276,3 +272,10 @@ class Round:
             output=[msgspec.Raw(item) for item in self._assembler.output] if status != "in_progress" else [],
             outcome=outcome,
         )
+
+
+def _make_is_taken(plan: Plan) -> Callable[[str], bool]:
+    """Whether a call id stands on the path already. No method: the round and its assembler are no cycle."""
+    calls = {call_id for item in plan.request.input if (call_id := get_call_id(item))}
+    window = plan.window
+    return lambda call_id: call_id in calls or window.has_call(call_id)

@@ -31,6 +31,8 @@ _SINGLE_HEADERS = (
     b"content-length",
     b"origin",
 )
+#: A body of this size is decoded on another thread: it takes so long that other clients would notice.
+LARGE_BODY_BYTES = 1 << 20
 RESPONSES_PATH = "/v1/responses"
 #: An internal error says no more than this; the log has the rest under the request's id.
 INTERNAL_ERROR = (
@@ -79,7 +81,11 @@ class Application:
         self, headers: dict[bytes, bytes], receive: Any, send: "_Answering", request_id: bytes
     ) -> None:
         tenant = self._keys.find_tenant(headers)
-        request = decode_create_request(await read_body(headers, receive, self._limits))
+        body = await read_body(headers, receive, self._limits)
+        if len(body) < LARGE_BODY_BYTES:
+            request = decode_create_request(body)
+        else:
+            request = await asyncio.to_thread(decode_create_request, body)
         if len(request.input) > self._limits.max_input_items:
             raise RequestError(
                 f"Invalid 'input': array too long. Expected an array with maximum length "

@@ -35,7 +35,7 @@ class DisconnectWatch:
         if task is None:
             raise RuntimeError("a watch needs a task to cancel")
         self._main = task
-        self._task = asyncio.create_task(self._watch(receive))
+        self._task: asyncio.Task[None] | None = asyncio.create_task(self._watch(receive))
 
     def give_up(self) -> None:
         """Treat the client as gone."""
@@ -44,7 +44,10 @@ class DisconnectWatch:
 
     def close(self) -> None:
         """Stop watching."""
-        self._task.cancel()
+        # Let go of the task: its traceback names this object, and the two would keep one another alive.
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
 
     async def _watch(self, receive: Any) -> None:
         while True:
