@@ -66,7 +66,7 @@ def client(server: ServerProcess) -> Iterator[OpenAI]:
 
 
 def test_a_word_is_planted_and_found_by_id(client: OpenAI) -> None:
-    """Must show 1: input_tokens by id equals the full-history request's and exceeds the bare question's."""
+    """Ours: input_tokens by id equals the full-history request's and exceeds the bare question's."""
     planted = client.responses.create(model="scripted", input=PLANT)
     by_id = client.responses.create(model="scripted", input=ASK, previous_response_id=planted.id)
     history: Any = [
@@ -155,7 +155,7 @@ def test_a_pydantic_model_is_parsed(client: OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_loop_sends_only_the_output(client: OpenAI, stream: bool) -> None:
-    """Must show 3, through the package."""
+    """ours, through the package."""
     question = "My name is Ada. Use get_weather for Paris."
     if stream:
         with client.responses.stream(model="scripted", input=question, tools=[TOOL]) as opened:

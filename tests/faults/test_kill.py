@@ -111,7 +111,7 @@ def run_kill(folder: Path, seed: int, parents: list[str | None]) -> list[str | N
 
 
 def test_what_a_client_saw_completed_survives_a_kill_and_nothing_is_half_there(tmp_path: Path) -> None:
-    """Must show 4; decision 23: a response is stored before its terminal event leaves."""
+    """ours; decision 23: a response is stored before its terminal event leaves."""
     parents: list[str | None] = [None] * CHAINS
     for seed in range(3):
         parents = run_kill(tmp_path, seed, parents)
@@ -144,7 +144,7 @@ def test_a_server_that_is_asked_to_stop_lets_its_streams_end(tmp_path: Path) -> 
 @pytest.mark.faults_long
 @pytest.mark.timeout(900)
 def test_many_kills_on_one_data_folder_lose_nothing(tmp_path: Path) -> None:
-    """Must show 4, at length: 40 kills, chains going on from what was there before."""
+    """ours, at length: 40 kills, chains going on from what was there before."""
     parents: list[str | None] = [None] * CHAINS
     for seed in range(100, 140):
         parents = run_kill(tmp_path, seed, parents)

@@ -31,7 +31,7 @@ def user(text: str) -> dict[str, Any]:
 def test_a_continued_response_knows_the_word_and_counts_as_much_as_the_full_history(
     tmp_path: Path, cache_bytes: int
 ) -> None:
-    """Must show 1: input_tokens by id equals the full history's and exceeds the bare question's."""
+    """Ours: input_tokens by id equals the full history's and exceeds the bare question's."""
 
     async def story() -> None:
         async with serve(tmp_path, limits={"window_cache_bytes": cache_bytes}) as client:

@@ -46,7 +46,7 @@ async def make(client: StrictClient, stream: bool, **body: Any) -> dict[str, Any
 @CACHES
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_tool_loop_by_id_needs_only_the_output(tmp_path: Path, stream: bool, cache_bytes: int) -> None:
-    """Must show 3: round 2 sends only the output, and the model sees the whole history."""
+    """Ours: round 2 sends only the output, and the model sees the whole history."""
 
     async def story() -> None:
         async with serve(tmp_path, limits={"window_cache_bytes": cache_bytes}) as client:

@@ -5,6 +5,7 @@ per streamed event of those measured (4 us against 12 and more). Every wait is b
 """
 
 import asyncio
+import io
 import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -20,6 +21,8 @@ _log = logging.getLogger("antiphon.backends")
 #: Asking a server about itself must not hold up a request for long.
 FACTS_TIMEOUT_S = 5.0
 #: Bodies of error and fact answers are read up to here.
+#: Requests from this size on leave in portions.
+PORTIONED_BODY_BYTES = 1 << 20
 SMALL_BODY_BYTES = 1 << 20
 #: An unused connection is kept this long.
 KEEP_ALIVE_S = 60.0
@@ -107,7 +110,7 @@ class EndpointClient:
             _reused.set(False)
             try:
                 response = await session.request(
-                    method, url, data=body, allow_redirects=False, timeout=limit or session.timeout
+                    method, url, data=_in_portions(body), allow_redirects=False, timeout=limit or session.timeout
                 )
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 if isinstance(error, aiohttp.ClientConnectorError) or not _reused.get():
@@ -221,6 +224,11 @@ class _Connector(aiohttp.TCPConnector):
         content = self._answers.pop(protocol, None)
         if content is not None and not content.is_eof() and content.exception() is None:
             content.set_exception(aiohttp.ClientPayloadError("the connection was closed inside the answer"))
+
+
+def _in_portions(body: bytes | None) -> bytes | io.BytesIO | None:
+    """A large body is written in portions, so that other clients need not wait for all of it."""
+    return body if body is None or len(body) < PORTIONED_BODY_BYTES else io.BytesIO(body)
 
 
 async def read_small(response: aiohttp.ClientResponse) -> bytes:

@@ -19,6 +19,7 @@ from antiphon.backends import (
     TextDelta,
 )
 from antiphon.engine.ids import make_call_id
+from antiphon.engine.names import fit_name, is_legal_call_id
 from antiphon.engine.sink import EventSink
 from antiphon.engine.writers import CallWriter, ItemWriter, ReasoningWriter, RefusalWriter, TextWriter
 from antiphon.protocol.errors import AntiphonError, BackendError
@@ -60,6 +61,7 @@ class Assembler:
         is_taken: Callable[[str], bool],
         single_call: bool = False,
         hidden_tools: frozenset[str] = frozenset(),
+        offered_tools: frozenset[str] = frozenset(),
     ) -> None:
         self._sink = sink
         self._node_id = node_id
@@ -67,6 +69,7 @@ class Assembler:
         self._is_taken = is_taken
         self._single_call = single_call
         self._hidden_tools = hidden_tools
+        self._offered_tools = offered_tools
         self._writer: ItemWriter | None = None
         self._slot: int | None = None
         self._done_slots: set[int] = set()
@@ -160,7 +163,7 @@ class Assembler:
             return
         pending = self._pending.setdefault(event.index, _PendingCall())
         pending.id = pending.id or event.id
-        pending.name = pending.name or event.name
+        pending.name = pending.name or self._fit_name(event.name)
         pending.pieces.append(event.arguments)
         if not isinstance(self._writer, CallWriter) or _is_object(self._writer.text):
             self._start_pending(event.index)
@@ -176,7 +179,7 @@ class Assembler:
         self._close(status)
         self._space = ""
         call_id = pending.id
-        if not call_id or call_id in self._call_ids or self._is_taken(call_id):
+        if not is_legal_call_id(call_id) or call_id in self._call_ids or self._is_taken(call_id):
             # Some servers count calls from zero in every answer; on a path an id names one call.
             call_id = make_call_id()
         self._call_ids.add(call_id)
@@ -187,6 +190,14 @@ class Assembler:
         arguments = "".join(pending.pieces)
         if arguments:
             self._writer.write(arguments)
+
+    def _fit_name(self, name: str) -> str:
+        fitted = fit_name(name, self._offered_tools)
+        if fitted != name:
+            self.warnings.append(
+                ("call_renamed", f"The model called {name[:200]}; that was read as {fitted}.")
+            )
+        return fitted
 
     def _must_drop(self, name: str) -> bool:
         """Whether a call must not reach the client, though the model made it; a warning says so."""

@@ -20,6 +20,7 @@ from antiphon.backends import (
     RefusalDelta,
     TextDelta,
 )
+from antiphon.engine.names import fit_name
 from antiphon.protocol.errors import BackendError
 from antiphon.protocol.items import make_user_message
 
@@ -34,7 +35,7 @@ async def stream_forced(
     """Like `backend.stream`, but it ends with a call of the forced tool or with `Failed`."""
     opened = False
     for attempt in range(_ATTEMPTS):
-        gate = _Gate(ask.forced_tool)
+        gate = _Gate(ask.forced_tool, frozenset(tool.name for tool in ask.tools))
         stream = backend.stream(ask if attempt == 0 else _ask_again(backend, ask))
         try:
             async for batch in stream:
@@ -64,8 +65,9 @@ async def stream_forced(
 class _Gate:
     """Holds text back until a fitting call starts; closes when it is clear that none will come."""
 
-    def __init__(self, forced_tool: str | None) -> None:
+    def __init__(self, forced_tool: str | None, offered: frozenset[str]) -> None:
         self._forced_tool = forced_tool
+        self._offered = offered
         self._held: list[BackendEvent] = []
         self._held_characters = 0
         self._open = False
@@ -117,7 +119,7 @@ class _Gate:
             self.closed = self._held_characters > WITHHELD_CHARACTERS
 
     def _judge_call(self, event: CallDelta, passed: list[BackendEvent]) -> None:
-        if self._forced_tool is not None and event.name != self._forced_tool:
+        if self._forced_tool is not None and fit_name(event.name, self._offered) != self._forced_tool:
             self._wrong_name = event.name
             self.closed = True
             return

@@ -54,6 +54,7 @@ class Round:
             is_taken=_make_is_taken(plan),
             single_call=request.parallel_tool_calls is False,
             hidden_tools=plan.hidden_tools,
+            offered_tools=frozenset(tool.name for tool in plan.ask.tools),
         )
         self._batches = self._open_stream()
         self._first: asyncio.Task[list[BackendEvent]] | None = None
@@ -104,7 +105,12 @@ class Round:
         except Exception:  # noqa: BLE001 - the request is one of the three places that catch broadly
             _log.exception("response %s failed by a fault of our own", self.id)
             self._assembler.fail(ProtocolError())
-        yield await self._end()
+        try:
+            last = await self._end()
+        except Exception:  # noqa: BLE001 - as above: a stream that has begun gets its terminal event
+            _log.exception("response %s could not be ended", self.id)
+            last = self._send_failure(ProtocolError())
+        yield last
         # To its end, so that the connection to the server is kept.
         async for _ in self._batches:
             pass
@@ -157,11 +163,19 @@ class Round:
         try:
             response = await self._record(outcome)
         except AntiphonError as error:
-            outcome = Outcome(status="failed", usage=outcome.usage, error=error)
-            response = self._build("failed", self._store_outcome(outcome))
+            return self._send_failure(error)
         if outcome.error is not None:
             self._sink.send_error(outcome.error)
         self._sink.send_response(_TERMINAL[outcome.status], _encode(response))
+        return self._sink.take()
+
+    def _send_failure(self, error: AntiphonError) -> list[EncodedEvent]:
+        """The end of a response that is not kept as what it was."""
+        outcome = Outcome(status="failed", error=error)
+        self._sink.send_error(error)
+        self._sink.send_response(
+            events.ResponseFailed, _encode(self._build("failed", self._store_outcome(outcome)))
+        )
         return self._sink.take()
 
     async def _record(self, outcome: Outcome) -> Response:
@@ -177,7 +191,7 @@ class Round:
                 raise make_unknown_parent(f"Previous response with id '{parent}' not found.") from error
             self._recorded = True
             if outcome.status in CONTINUABLE:
-                self._keep_window(outcome)
+                self._try_keep_window(outcome)
         return self._build(outcome.status, stored, completed_at=record.completed_at)
 
     def _store_outcome(self, outcome: Outcome) -> StoredOutcome:
@@ -222,6 +236,12 @@ class Round:
                 if (item_id := get_item_id(item)) is not None
             ),
         )
+
+    def _try_keep_window(self, outcome: Outcome) -> None:
+        try:
+            self._keep_window(outcome)
+        except Exception:  # noqa: BLE001 - what is recorded is complete; the window can be made again
+            _log.exception("the window of response %s could not be kept", self.id)
 
     def _keep_window(self, outcome: Outcome) -> None:
         plan = self._plan

@@ -178,6 +178,21 @@ ToolOutputPart: TypeAlias = InputText | InputImage | InputFile
 
 INPUT_PART_TYPES = ("input_text", "input_image", "input_file", "input_audio", "input_video")
 OUTPUT_PART_TYPES = ("output_text", "refusal")
+#: The struct of every part that messages, tool outputs and reasoning hold, by its type.
+PARTS: dict[str, type[Part]] = {
+    str(part.__struct_config__.tag): part
+    for part in (
+        InputText,
+        InputImage,
+        InputFile,
+        InputAudio,
+        InputVideo,
+        OutputText,
+        Refusal,
+        ReasoningText,
+        SummaryText,
+    )
+}
 
 
 def get_part_type(part: Part) -> str:

@@ -270,8 +270,38 @@ def decode_stored_item(raw: bytes | msgspec.Raw) -> Item:
         value = decoder(_drop_null_type(stored)) if decoder else UnknownItem(item_type)  # type: ignore[assignment]
     except (msgspec.ValidationError, RequestError):
         item_type = _peek_type(stored)
-        value = UnknownItem(item_type)
+        value = _build_unchecked(item_type, stored) or UnknownItem(item_type)
     return Item(item_type, stored, value)
+
+
+def _build_unchecked(item_type: str, stored: bytes) -> KnownItem | None:
+    """The typed view of an item that breaks a rule for input, such as a length: a model may have made it."""
+    struct = STRUCTS.get(item_type)
+    fields = msgspec.json.decode(stored)
+    if struct is None or not isinstance(fields, dict):
+        return None
+    try:
+        value: KnownItem = _fill(struct, fields)
+    except TypeError:
+        # A field without a default is not there.
+        return None
+    return value
+
+
+def _fill(struct: Any, fields: dict[str, Any]) -> Any:
+    names = zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
+    return struct(**{name: _fill_parts(fields[key]) for name, key in names if key in fields})
+
+
+def _fill_parts(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return [
+        _fill(content.PARTS[part["type"]], part)
+        if isinstance(part, dict) and part.get("type") in content.PARTS
+        else part
+        for part in value
+    ]
 
 
 def _peek_type(raw: bytes) -> str:

@@ -1,0 +1,37 @@
+"""Names and ids that models and servers make up, fitted to what the API allows.
+
+What a client is given it must be able to send back. Invariant: a fitted name or id passes the checks of
+a request's input.
+"""
+
+import re
+from collections.abc import Collection
+
+#: Bounds of the API on a function's name and a call's id.
+NAME_CHARACTERS = 128
+CALL_ID_CHARACTERS = 64
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+#: Models put a namespace before a name: functions.look, default_api:look.
+_SEPARATORS = re.compile(r"[./:]+")
+
+
+def fit_name(name: str, offered: Collection[str]) -> str:
+    """The offered tool that a called name means, else the name with what is illegal in it replaced.
+
+    "functions.look" -> "look" where that is offered, else "functions_look".
+    """
+    if not name or name in offered:
+        return name
+    tail = _SEPARATORS.split(name)[-1]
+    if tail in offered:
+        return tail
+    if _LEGAL_NAME.fullmatch(name):
+        return name
+    return _ILLEGAL.sub("_", name)[:NAME_CHARACTERS]
+
+
+def is_legal_call_id(call_id: str) -> bool:
+    """Whether a client could send the id back."""
+    return 0 < len(call_id) <= CALL_ID_CHARACTERS
