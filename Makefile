@@ -13,7 +13,7 @@ ARGS ?=
 .PHONY: run test check lint types imports sizes bench docs lock newest clean help
 
 help:
-	@echo "make run     set up, then serve the scripted model on 127.0.0.1:8300"
+	@echo "make run     set up, then serve the embedded model on 127.0.0.1:8300 (downloads 491 MB once)"
 	@echo "make test    set up, then run the tests"
 	@echo "make check   lint, types, imports, sizes, generated docs, tests"
 	@echo "make bench   measure against the same requests made directly"
@@ -23,7 +23,7 @@ help:
 	@echo "make clean   remove the environment and caches"
 
 run: $(RUN_STAMP)
-	$(BIN)/antiphon serve --scripted $(ARGS)
+	$(BIN)/antiphon serve --local $(ARGS)
 
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(ARGS)
@@ -64,9 +64,9 @@ newest: $(DEV_STAMP)
 lock: $(DEV_STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check uv
 	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --python-version 3.11 \
-		pyproject.toml -o requirements/runtime.lock
+		pyproject.toml --extra local -o requirements/runtime.lock
 	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --python-version 3.11 \
-		pyproject.toml --group dev -o requirements/dev.lock
+		pyproject.toml --extra local --group dev -o requirements/dev.lock
 
 clean:
 	rm -rf $(VENV) $(VENV)-newest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -40,7 +40,7 @@ A value comes from the first of these that has it: a flag of `antiphon serve`, a
 Lists in variables are separated by commas. Paths in a file are relative to that file.
 
 `antiphon config show` prints every value in effect and where it comes from; `antiphon config check` prints
-every problem at once. A setting that does not exist is a problem, with a suggestion.
+every problem at once. A setting that does not exist is a problem, with a suggestion, in a variable too.
 """
     return _page("antiphon.config.settings", opening, render_settings_markdown())
 
@@ -51,6 +51,10 @@ def render_commands() -> str:
 
 Every command answers `--help` (`-h`). Exit status: 0 done; 1 failed; 2 wrong use or configuration (for
 `check`: undecided); 130 interrupted. Errors are one message on standard error.
+
+`python -m antiphon.checker.doubles NAME PORT` is no command of `antiphon`: it serves one of the small servers that
+break a requirement each, to [try the checker on](../guides/checking.md#servers-to-try-it-on); without arguments it
+lists their names.
 """
     context = click.Context(antiphon, info_name="antiphon")
     return _page("antiphon.cli", opening, "\n".join(_draw_command(antiphon, context)))

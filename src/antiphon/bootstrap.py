@@ -8,15 +8,20 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import msgspec
 import uvicorn
 
 from antiphon.backends import Backend
 from antiphon.backends.chat_completions import ChatCompletionsBackend
 from antiphon.backends.endpoint import Endpoint
+from antiphon.backends.local import DEFAULT_MODEL, MODELS, ModelCache, ModelError, Report, find_model
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.local.machine import find_missing
+from antiphon.backends.local.runtime import LocalRuntime, LocalRuntimeError, RuntimeSettings
 from antiphon.backends.profiles import PROFILES
 from antiphon.backends.scripted import ScriptedBackend, load_script
 from antiphon.config import Config, EndpointSettings, ServeFacts
@@ -27,15 +32,27 @@ from antiphon.server import Application, Key, Keyring, ServerLimits
 from antiphon.store.interface import StoreSettings
 from antiphon.store.sqlite import SqliteStore
 
-#: After a signal, running responses have this long to end.
-SHUTDOWN_S = 10
 _KEEP_ALIVE_S = 75
+_LAST_WORDS_S = 5
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def build_engine(config: Config) -> Engine:
-    """Backends, store and engine as configured. The store's folder is locked until `close`."""
-    backends = {name: _build_backend(settings, config) for name, settings in config.endpoints.items()}
+def build_backends(config: Config) -> dict[str, Backend]:
+    """The backend of each endpoint; raises `ModelError` for a local model that is not there."""
+    return {name: _build_backend(settings, config) for name, settings in config.endpoints.items()}
+
+
+def check_backends(config: Config) -> None:
+    """Raise what would keep `serve` from building its backends; a model that can be downloaded does not."""
+    for settings in config.endpoints.values():
+        if settings.dialect == "scripted":
+            _build_backend(settings, config)
+        elif settings.dialect == "local" and not settings.model_file:
+            find_model(settings.model or DEFAULT_MODEL, MODELS)
+
+
+def build_engine(config: Config, backends: Mapping[str, Backend]) -> Engine:
+    """Store and engine as configured. The store's folder is locked until `close`."""
     store = SqliteStore.open(Path(config.server.data), StoreSettings(durability=config.store.durability))
     catalog = Catalog(backends, _build_aliases(config))
     settings = EngineSettings(window_cache_bytes=config.limits.window_cache_bytes)
@@ -64,23 +81,46 @@ def build_application(config: Config, engine: Engine) -> Application:
 @asynccontextmanager
 async def build_app(config: Config) -> AsyncIterator[Application]:
     """The application for use in this process; closes everything behind it."""
-    engine = build_engine(config)
+    engine = build_engine(config, build_backends(config))
     try:
         yield build_application(config, engine)
     finally:
         await engine.close()
 
 
-def serve(config: Config, announce: Callable[[ServeFacts], None]) -> None:
+def open_model_cache(config: Config) -> ModelCache:
+    """The folder of downloaded models."""
+    return ModelCache(Path(config.local.cache))
+
+
+def fetch_models(config: Config, report: Report) -> None:
+    """Download what local endpoints serve and what is not here yet; `report` hears how far it is.
+
+    Raises `ModelError`, and `LocalRuntimeError` when this machine could not run a model anyway.
+    """
+    local = [settings for settings in config.endpoints.values() if settings.dialect == "local"]
+    missing = find_missing() if local else None
+    if missing is not None:
+        raise LocalRuntimeError(missing)
+    cache = open_model_cache(config)
+    for name in sorted({settings.model or DEFAULT_MODEL for settings in local if not settings.model_file}):
+        if cache.find(name) is None:
+            cache.pull(name, sources=config.local.sources, report=report)
+
+
+def serve(config: Config, announce: Callable[[ServeFacts], None], report: Report) -> None:
     """Listen and serve until a signal comes; `announce` is called once, when requests are answered.
 
-    Raises `OSError` when the address cannot be listened on, `StoreError` when the data folder cannot be used,
-    and `KeyboardInterrupt` after SIGINT, when everything is closed.
+    A local model that is not here is downloaded first; `report` hears how far it is. Raises `OSError` when
+    the address cannot be listened on, `AntiphonError` when the data folder or the model cannot be used, and
+    `KeyboardInterrupt` after SIGINT, when everything is closed.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    listener = _listen(config.server.host, config.server.port)
+    # Everything that can go wrong in a request is told by our own log; uvicorn would add tracebacks of stops.
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+    listener = _listen(config.server.host, config.server.port, config.limits.write_timeout_s)
     try:
+        fetch_models(config, report)
         with asyncio.Runner(loop_factory=_pick_loop_factory()) as runner:
             runner.run(_serve(config, listener, announce))
     finally:
@@ -88,8 +128,13 @@ def serve(config: Config, announce: Callable[[ServeFacts], None]) -> None:
 
 
 async def _serve(config: Config, listener: socket.socket, announce: Callable[[ServeFacts], None]) -> None:
-    engine = build_engine(config)
+    backends = build_backends(config)
+    engine = build_engine(config, backends)
     try:
+        # Loading takes a second or more; a model that cannot be loaded is no server to announce.
+        await asyncio.gather(
+            *(backend.start() for backend in backends.values() if isinstance(backend, LocalBackend))
+        )
         application = build_application(config, engine)
         facts = await _gather_facts(config, engine, listener)
         server = _Server(
@@ -103,7 +148,7 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=SHUTDOWN_S,
+                timeout_graceful_shutdown=config.limits.shutdown_s,  # type: ignore[arg-type]
             ),
             lambda: announce(facts),
         )
@@ -113,6 +158,9 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
         # Requests leave few cycles behind; looking for them often costs a tenth of the time under load.
         gc.set_threshold(50_000, 20, 20)
         await server.serve(sockets=[listener])
+        # Requests that were cut short still tell their clients so.
+        if server.server_state.tasks:
+            await asyncio.wait(server.server_state.tasks, timeout=_LAST_WORDS_S)
     finally:
         await engine.close()
     if server.interrupted:
@@ -166,12 +214,16 @@ async def _gather_facts(config: Config, engine: Engine, listener: socket.socket)
     )
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, write_timeout_s: float) -> socket.socket:
     """A listening socket, so that a taken port is known before anything else is opened."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            # Accepted sockets inherit it: what a client that was given up never read goes, and its connection.
+            patience_ms = max(1, int(write_timeout_s * 1000))
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
         listener.bind((host, port))
         listener.listen(2048)
         listener.setblocking(False)
@@ -195,15 +247,49 @@ def _build_backend(settings: EndpointSettings, config: Config) -> Backend:
     if settings.dialect == "scripted":
         script = load_script(Path(settings.script) if settings.script else None)
         return ScriptedBackend(settings.name, script)
-    endpoint = Endpoint(
+    if settings.dialect == "local":
+        return _build_local(settings, config, profile)
+    key = settings.key.reveal() if settings.key is not None else None
+    return ChatCompletionsBackend(_build_endpoint(settings, config, settings.url, key), profile=profile)
+
+
+def _build_local(settings: EndpointSettings, config: Config, profile: Profile | None) -> LocalBackend:
+    context_tokens = config.local.context_tokens
+    if settings.model_file:
+        path = Path(settings.model_file)
+        name = path.stem
+    else:
+        model = find_model(settings.model or DEFAULT_MODEL, MODELS)
+        name = model.name
+        found = open_model_cache(config).find(name)
+        if found is None:
+            raise ModelError(f"{name} has not been downloaded. Run: antiphon models pull {name}")
+        path = found
+        # What the model can do is the table's to say; which server runs it is known.
+        profile = profile or msgspec.structs.replace(model.profile, name="llama.cpp")
+        context_tokens = min(context_tokens, model.context_tokens)
+    runtime = LocalRuntime(
+        RuntimeSettings(
+            name=name,
+            model=path,
+            context_tokens=context_tokens,
+            parallel=config.local.parallel,
+            threads=config.local.threads,
+        )
+    )
+    endpoint = _build_endpoint(settings, config, runtime.url, runtime.key)
+    return LocalBackend(runtime, ChatCompletionsBackend(endpoint, profile=profile))
+
+
+def _build_endpoint(settings: EndpointSettings, config: Config, url: str, key: str | None) -> Endpoint:
+    return Endpoint(
         name=settings.name,
-        url=settings.url,
-        key=settings.key.reveal() if settings.key is not None else None,
+        url=url,
+        key=key,
         connect_timeout_s=config.limits.connect_timeout_s,
         idle_timeout_s=config.limits.idle_timeout_s,
         max_connections=config.limits.endpoint_connections,
     )
-    return ChatCompletionsBackend(endpoint, profile=profile)
 
 
 def _build_aliases(config: Config) -> dict[str, Alias]:

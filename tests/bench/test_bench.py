@@ -33,13 +33,14 @@ def test_a_tiny_run_prints_every_row_and_counts_them() -> None:
         "not streaming, 32 at a time: requests",
         "stream of 200 deltas, 10 us apart: CPU a delta",
         "stream of 200 deltas, 10 us apart: total",
-        "stream of 200 deltas, 50 us apart: CPU a delta",
         "stream of 200 deltas, 50 us apart: total",
-        "chain of 6 rounds, whole",
         "chain, rounds 16-20",
         "memory gained by 20 rounds",
         "store after a checkpoint / text",
     ]
+    # Told without a limit: a chain shorter than 500 rounds, and the system's own share of a lone delta.
+    for name in ("chain of 6 rounds, whole", "stream of 200 deltas, 50 us apart: CPU a delta"):
+        assert re.search(rf"^{name} +[\d.,]+ \w+  ", table, re.MULTILINE)
     held = sum(word == "ok" for _, _, word in rows)
     assert verdict == f"bench: {held} of {len(rows)} within limits"
 

@@ -1,6 +1,7 @@
 """`antiphon check` as it is typed: exit status, table, JSON, JUnit, selection."""
 
 import json
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -21,7 +22,13 @@ def test_an_honest_server_passes_with_status_0(capsys: Capture) -> None:
     output = capsys.readouterr().out
     assert status == 0
     assert [item.id in output for item in MANIFEST] == [True] * len(MANIFEST)
-    assert f"{len(MANIFEST)} passed, 0 failed, 0 undecided" in output
+    assert f"{len(MANIFEST) - 2} passed, 0 failed, 2 undecided" in output
+    assert (
+        "--second-key-env was not given or not enough, so these are undecided: isolation.other-key" in output
+    )
+    assert output.rstrip().endswith(" requests were answered")
+    areas = [line.split()[1] for line in output.splitlines() if line.startswith("-- ")]
+    assert areas == list(dict.fromkeys(item.area for item in MANIFEST))
     assert "took toy" in output
 
 
@@ -59,7 +66,7 @@ def test_junit_counts_failures_and_undecided_ones(tmp_path: Path, capsys: Captur
     suite = ElementTree.parse(file).getroot()
     assert suite.attrib["tests"] == str(len(MANIFEST))
     assert len(suite.findall("testcase/failure")) == int(suite.attrib["failures"]) == 13
-    assert len(suite.findall("testcase/skipped")) == int(suite.attrib["skipped"]) == 1
+    assert len(suite.findall("testcase/skipped")) == int(suite.attrib["skipped"]) == 3
 
 
 def test_a_server_that_is_not_there_is_undecided_with_status_2(capsys: Capture) -> None:
@@ -88,7 +95,11 @@ def test_the_time_of_a_probe_is_bounded(capsys: Capture) -> None:
 
 
 def test_requirements_are_listed_with_their_sources(capsys: Capture) -> None:
-    """Ours."""
+    """Ours: by areas, or one area alone."""
+    assert run(["check", "--list", "--only", "fields"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("-- ")] == ["fields"]
+    assert [line for line in lines if line.startswith("stream.")] == []
     assert run(["check", "--list"]) == 0
     output = capsys.readouterr().out
     assert [item.id in output and item.source in output for item in MANIFEST] == [True] * len(MANIFEST)
@@ -107,7 +118,10 @@ def test_the_script_is_printed_as_it_is_shipped(capsys: Capture) -> None:
         ["check", "ftp://127.0.0.1"],
         ["check", "127.0.0.1:1", "--only", "state.nothing"],
         ["check", "127.0.0.1:1", "--key-env", "ANTIPHON_TEST_NO_SUCH_VARIABLE"],
+        ["check", "127.0.0.1:1", "--second-key-env", "ANTIPHON_TEST_NO_SUCH_VARIABLE"],
         ["check", "127.0.0.1:1", "--rounds", "1"],
+        ["check", "127.0.0.1:1", "--window-tokens", "0"],
+        ["check", "127.0.0.1:1", "--recall", "-1"],
         ["check", "127.0.0.1:1", "--timeout", "0"],
     ],
 )
@@ -127,3 +141,54 @@ def test_the_key_comes_from_the_variable_that_was_named(
     captured = capsys.readouterr()
     assert status == 0
     assert KEY not in captured.out + captured.err
+
+
+def test_a_second_key_is_taken_from_its_variable(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Ours."""
+    monkeypatch.setenv("ANTIPHON_TEST_SECOND_KEY", "key-of-another-tenant")
+    arguments = ["--second-key-env", "ANTIPHON_TEST_SECOND_KEY", "--only", "isolation", "--model", "toy"]
+    with serve("honest") as address:
+        assert run(["check", address, *arguments]) == 0
+    with serve("shares-across-keys") as address:
+        assert run(["check", address, *arguments]) == 1
+    captured = capsys.readouterr()
+    assert "read with another key is answered" in captured.out
+    assert "key-of-another-tenant" not in captured.out + captured.err
+
+
+@pytest.mark.parametrize(("name", "status"), [("honest", 0), ("forgets-at-restart", 1)])
+def test_the_restart_command_is_run_between_two_requests(name: str, status: int, tmp_path: Path) -> None:
+    """Ours: once, by a shell."""
+    log = tmp_path / "restarts"
+    script = (
+        "import sys, urllib.request as u; u.urlopen(u.Request(sys.argv[1], data=b''), timeout=20).close()"
+    )
+    with serve(name) as address:
+        command = f'echo restarted >> {log} && {sys.executable} -c "{script}" http://{address}/restart'
+        arguments = ["--model", "toy", "--only", "restart.kept", "--restart-command", command]
+        assert run(["check", address, *arguments]) == status
+    assert log.read_text().splitlines() == ["restarted"]
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("echo no such unit >&2; exit 5", "failed with status 5: no such unit"),
+        ("exec sleep 60", "not finished in 2 s"),
+    ],
+)
+def test_a_restart_command_that_fails_or_hangs_is_undecided(command: str, told: str, capsys: Capture) -> None:
+    """Ours: in bounded time, and with what the command said."""
+    arguments = ["--model", "toy", "--only", "restart.kept", "--restart-command", command, "--timeout", "2"]
+    with serve("honest") as address:
+        assert run(["check", address, *arguments]) == 2
+    assert told in " ".join(capsys.readouterr().out.split())
+
+
+def test_recall_is_printed_and_decides_nothing(capsys: Capture) -> None:
+    """Ours."""
+    with serve("mute") as address:
+        status = run(["check", address, "--model", "toy", "--only", "state.echo", "--recall", "2"])
+    output = capsys.readouterr().out
+    assert status == 0
+    assert "recall: 0 of 2 words by id, 0 of 2 with no history; the history was counted for 2 of 2" in output

@@ -15,10 +15,12 @@ from antiphon.checker import (
     CheckOptions,
     Outcome,
     Requirement,
+    Result,
     Verdict,
     render_json,
     render_junit,
     run_check,
+    select_requirements,
 )
 from antiphon.checker.doubles import DOUBLES
 from antiphon.checker.doubles.faults import KEY
@@ -40,7 +42,10 @@ _FORGETFUL = {
     "state.input-items",
     "state.delete",
     "state.long-chain",
+    "restart.kept",
 }
+#: What the forgetful double leaves open: it keeps nothing that a branch or another key could see.
+_FORGETFUL_OPEN = {"state.branches", "isolation.other-key"}
 _NEEDS_REPLAY = {
     "state.continues",
     "state.continues-streaming",
@@ -48,6 +53,14 @@ _NEEDS_REPLAY = {
     "state.branches",
     "state.instructions-not-inherited",
     "state.long-chain",
+    "restart.kept",
+}
+#: The toy model of the mute doubles ends by itself, and calls no tool.
+_MUTE = {
+    "state.missing-output",
+    "stream.cut",
+    "stream.tool-call",
+    "fields.max-output-tokens",
 }
 _ALL = {requirement.id for requirement in MANIFEST}
 
@@ -59,8 +72,10 @@ FAILING: dict[str, set[str]] = {
     "shares-branches": {"state.branches"},
     "accepts-unknown-id": {"state.unknown-id", "state.store-false", "state.delete"},
     "accepts-unknown-id-streaming": {"state.unknown-id-streaming"},
-    "keeps-last-n": {"state.long-chain"},
-    "truncates-silently": {"state.long-chain"},
+    "keeps-last-n": {"state.long-chain", "state.silent-truncation"},
+    "truncates-silently": {"state.long-chain", "state.silent-truncation"},
+    "truncates-openly": set(),
+    "forgetful-truncates": {*_FORGETFUL, "state.silent-truncation"},
     "overflows": set(),
     "stores-despite-false": {"state.store-false"},
     "no-echo": {"state.echo"},
@@ -77,22 +92,59 @@ FAILING: dict[str, set[str]] = {
     "refuses-sampling": set(),
     "mute": set(),
     "mute-counts-nothing": set(),
-    "breaks-streams": set(),
+    "breaks-streams": {"stream.one-terminal"},
     "needs-key": set(),
     "garbage": set(),
     "wrong-shapes": set(),
     "silent": set(),
     "unavailable": set(),
     "no-such-model": set(),
+    "skips-created": {"stream.order"},
+    "numbers-from-one": {"stream.numbering"},
+    "ends-twice": {"stream.one-terminal"},
+    "loses-delta": {"stream.deltas"},
+    "changes-ids": {"stream.ids"},
+    "final-differs": {"stream.final-response"},
+    "completes-cut": {"stream.cut", "fields.max-output-tokens"},
+    "bare-calls": {"stream.tool-call"},
+    "errors-without-end": {"stream.errors"},
+    "bare-errors": {"state.unknown-id", "state.unknown-id-streaming", "errors.shape", "errors.unknown-model"},
+    "short-errors": {"errors.shape"},
+    "ignores-unknown-fields": {"errors.unknown-parameter"},
+    "ignores-wrong-values": {"errors.wrong-type", "errors.bad-enum"},
+    "assumes-model": {"errors.missing-model"},
+    "takes-any-model": {"errors.unknown-model"},
+    "needs-no-input": {"errors.missing-input", "errors.empty-input"},
+    "finds-nothing": {"errors.unknown-get"},
+    "forgets-fields": {"fields.truncation", "fields.store", "fields.metadata"},
+    "ignores-budget": {"stream.cut", "fields.max-output-tokens"},
+    "ignores-tool-choice": {"fields.tool-choice-none", "fields.tool-choice-required"},
+    "ignores-schema": {"fields.json-schema"},
+    "shares-across-keys": {"isolation.other-key"},
+    "forbids-other-keys": {"isolation.other-key"},
+    "forgets-at-restart": {"restart.kept"},
 }
 UNDECIDED: dict[str, set[str]] = {
-    "forgetful": {"state.branches"},
-    "forgetful-counts-nothing": {"state.branches"},
+    "forgetful": _FORGETFUL_OPEN,
+    "forgetful-truncates": _FORGETFUL_OPEN,
+    "forgetful-counts-nothing": {*_FORGETFUL_OPEN, "state.silent-truncation"},
+    # Its two questions, before the restart and after it, stand in one shared list.
+    "shares-branches": {"restart.kept"},
+    "counts-nothing": {"state.silent-truncation"},
     "overflows": {"state.long-chain"},
+    "truncates-openly": {"state.long-chain"},
+    "empty-completed": {"stream.cut", "fields.max-output-tokens"},
+    "refuses-sampling": {"stream.cut"},
     "rejects-own-items": _NEEDS_REPLAY,
-    "mute": {"state.tool-loop", "state.missing-output"},
-    "mute-counts-nothing": {*_NEEDS_REPLAY, "state.missing-output"},
-    "breaks-streams": {"state.continues-streaming"},
+    "mute": {*_MUTE, "state.tool-loop"},
+    "mute-counts-nothing": {*_MUTE, *_NEEDS_REPLAY, "state.silent-truncation"},
+    "breaks-streams": {
+        "state.continues-streaming",
+        "stream.deltas",
+        "stream.final-response",
+        "stream.cut",
+        "stream.tool-call",
+    },
     "needs-key": _ALL,
     "garbage": _ALL,
     "wrong-shapes": _ALL,
@@ -107,8 +159,19 @@ def check_double(
 ) -> dict[str, Verdict]:
     """The verdict of each requirement on a fresh double."""
     timeout_s = 0.3 if name == "silent" else 30.0
-    options = CheckOptions(requirements=tuple(requirements), seed=seed, timeout_s=timeout_s)
-    transport = AppTransport(DOUBLES[name](), TransportLimits(close_timeout_s=0.1))
+    double = DOUBLES[name]()
+
+    async def restart() -> None:
+        double.restart()
+
+    options = CheckOptions(
+        requirements=tuple(requirements),
+        seed=seed,
+        timeout_s=timeout_s,
+        second_key="key-of-another-tenant",
+        restart=restart,
+    )
+    transport = AppTransport(double, TransportLimits(close_timeout_s=0.1))
     report = asyncio.run(run_check(transport, "toy", options))
     return {result.id: result.verdict for result in report.results}
 
@@ -192,7 +255,11 @@ def test_refused_sampling_parameters_are_left_out_and_noted() -> None:
     """Responses API, errors: reasoning models refuse temperature."""
     report = asyncio.run(run_check(AppTransport(DOUBLES["refuses-sampling"]()), "toy", CheckOptions(seed=1)))
     assert [note.split(" ")[0] for note in report.notes] == ["temperature", "max_output_tokens"]
-    assert report.exit_status == 0
+    assert {item.id for item in report.results if item.verdict is not Verdict.PASS} == {
+        "stream.cut",
+        "isolation.other-key",
+        "restart.kept",
+    }
 
 
 def test_a_key_is_sent_and_stands_in_no_report() -> None:
@@ -223,3 +290,73 @@ def test_a_server_that_is_not_ready_is_undecided_with_its_own_text(name: str, te
     report = asyncio.run(run_check(AppTransport(DOUBLES[name]()), "toy", CheckOptions(MANIFEST[:2])))
     assert [text in result.explanation for result in report.results] == [True, True]
     assert report.exit_status == 2
+
+
+def find_result(name: str, requirement_id: str, options: CheckOptions) -> Result:
+    """One requirement's result on a fresh double."""
+    chosen = msgspec.structs.replace(options, requirements=select_requirements([requirement_id]))
+    return asyncio.run(run_check(AppTransport(DOUBLES[name]()), "toy", chosen)).results[0]
+
+
+@pytest.mark.parametrize(
+    ("requirement_id", "needs"),
+    [
+        ("isolation.other-key", "--second-key-env"),
+        ("restart.kept", "--restart-command"),
+        ("state.silent-truncation", "--window-tokens"),
+    ],
+)
+def test_what_was_not_asked_for_is_undecided_and_names_its_option(requirement_id: str, needs: str) -> None:
+    """Ours: and such a verdict does not change the exit status of a run that kept everything else."""
+    options = CheckOptions(seed=1, window_tokens=1000)
+    result = find_result("honest", requirement_id, options)
+    assert (result.verdict, result.needs) == (Verdict.UNKNOWN, needs)
+    report = asyncio.run(run_check(AppTransport(DOUBLES["honest"]()), "toy", options))
+    assert report.exit_status == 0
+    alone = msgspec.structs.replace(options, requirements=select_requirements([requirement_id]))
+    assert asyncio.run(run_check(AppTransport(DOUBLES["honest"]()), "toy", alone)).exit_status == 2
+
+
+def test_the_size_that_was_counted_whole_is_told() -> None:
+    """Ours: "not found" is worth only as much as the size that was tried."""
+    result = find_result("honest", "state.silent-truncation", CheckOptions(seed=1, window_tokens=3000))
+    assert result.evidence["history_tokens_counted_whole"] >= 3000  # type: ignore[operator]
+    assert f"{result.evidence['history_tokens_counted_whole']} tokens" in result.explanation
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "told"),
+    [
+        ("truncates-silently", Verdict.FAIL, "left out, and nothing says so"),
+        ("truncates-openly", Verdict.PASS, "the response says so (truncation 'auto')"),
+        ("overflows", Verdict.PASS, "code context_length_exceeded"),
+    ],
+)
+def test_a_full_window_is_found_with_what_the_server_says_of_it(
+    name: str, verdict: Verdict, told: str
+) -> None:
+    """Ours: refused or told is kept, cut in silence is broken."""
+    result = find_result(name, "state.silent-truncation", CheckOptions(seed=1))
+    assert result.verdict is verdict
+    assert told in result.explanation
+
+
+def test_a_second_key_that_is_refused_decides_nothing() -> None:
+    """Ours: and neither key stands in the explanation."""
+    options = CheckOptions(seed=1, api_key=KEY, second_key="a-wrong-second-key")
+    result = find_result("needs-key", "isolation.other-key", options)
+    assert result.verdict is Verdict.UNKNOWN
+    assert "401" in result.explanation
+    assert "a-wrong-second-key" not in result.explanation
+
+
+@pytest.mark.parametrize(
+    ("name", "hits"), [("honest", (5, 0, 5)), ("forgetful", (0, 0, 0)), ("mute", (0, 0, 5))]
+)
+def test_recall_counts_hits_by_id_and_without_history(name: str, hits: tuple[int, int, int]) -> None:
+    """Ours: the counts beside them tell a forgetful server from a model that repeats nothing."""
+    options = CheckOptions((), seed=1, recall_words=5)
+    recall = asyncio.run(run_check(AppTransport(DOUBLES[name]()), "toy", options)).recall
+    assert recall is not None
+    assert (recall.words, recall.stopped) == (5, None)
+    assert (recall.by_id, recall.no_history, recall.counted) == hits

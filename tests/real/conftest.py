@@ -6,8 +6,9 @@ A model or a runtime that cannot be had is a failure with instructions, never a 
 from collections.abc import Iterator
 
 import pytest
-from tools.fetch_small_model import FetchError, fetch_model
+from tools.fetch_model import fetch_model
 
+from antiphon.backends.local import ModelError
 from tests.real.processes import AntiphonServer, LlamaServer, run_antiphon, run_llama
 
 
@@ -16,7 +17,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
     """The real model server."""
     try:
         model = fetch_model()
-    except FetchError as error:
+    except ModelError as error:
         pytest.fail(f"these tests need the small model: {error}", pytrace=False)
     with run_llama(model, tmp_path_factory.mktemp("llama")) as server:
         yield server

@@ -76,6 +76,7 @@ class AntiphonServer:
     def __init__(self, url: str, process: subprocess.Popen[bytes]) -> None:
         #: Ends with `/v1`.
         self.url = url
+        self.pid = process.pid
         self._process = process
 
     def open_client(self) -> ResponsesClient:
@@ -104,7 +105,16 @@ def run_antiphon(
     upstream: str, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[AntiphonServer]:
     """`antiphon serve` before that server, with its data and its log in `folder`."""
-    command = [sys.executable, "-m", "antiphon", "serve", "--upstream", upstream, "--port", "0"]
+    with run_serve(["--upstream", upstream], folder, environment) as server:
+        yield server
+
+
+@contextmanager
+def run_serve(
+    arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[AntiphonServer]:
+    """`antiphon serve` with these options, with its data and its log in `folder`."""
+    command = [sys.executable, "-m", "antiphon", "serve", *arguments, "--port", "0"]
     command += ["--data", str(folder / "data")]
     with _run(command, folder / "antiphon.log", environment or {}) as process:
         said = _read_until(process, "antiphon: serving on ", folder / "antiphon.log")

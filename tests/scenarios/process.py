@@ -58,7 +58,9 @@ class ServerProcess:
 
 
 @contextmanager
-def start_server(folder: Path, script: dict[str, Any] | None = None) -> Iterator[ServerProcess]:
+def start_server(
+    folder: Path, script: dict[str, Any] | None = None, **variables: str
+) -> Iterator[ServerProcess]:
     """`antiphon serve --scripted` on a free port with the data folder `folder/data`; killed at the end."""
     command = [sys.executable, "-m", "antiphon", "serve", "--scripted", "--port", "0"]
     command += ["--data", str(folder / "data")]
@@ -66,7 +68,7 @@ def start_server(folder: Path, script: dict[str, Any] | None = None) -> Iterator
         path = folder / "script.json"
         path.write_text(json.dumps(script))
         command += ["--script", str(path)]
-    environ = {**os.environ, "PYTHONPATH": str(_SOURCES)}
+    environ = {**os.environ, "PYTHONPATH": str(_SOURCES), **variables}
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, env=environ, cwd=folder, text=True

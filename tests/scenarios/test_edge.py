@@ -3,12 +3,14 @@
 import asyncio
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 
+from antiphon.server.routes import UNSERVED
 from tests.scenarios.client import StrictClient, read_text
 from tests.scenarios.serving import serve
 
@@ -230,6 +232,61 @@ def test_a_request_without_a_route_is_told_so(
         assert answer.headers.get("allow") == allow
         assert answer.error["code"] == code
         assert answer.error["type"] == "invalid_request_error"
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [(method, path) for methods, path, _ in UNSERVED for method in methods]
+)
+def test_an_endpoint_that_is_not_served_yet_says_so(tmp_path: Path, method: str, path: str) -> None:
+    """Ours: whoever knows the API is not sent to look for a typo."""
+
+    async def story(client: StrictClient) -> None:
+        answer = await client.send(method, re.sub(r"\{(\w+)\}", r"some_\1", path))
+        assert answer.status == 404, answer.body
+        assert answer.error["code"] == "unknown_url"
+        assert "this endpoint of the API is not served yet" in answer.error["message"]
+        assert "typos" not in answer.error["message"]
+
+    run(tmp_path, story)
+
+
+def test_a_response_may_bear_the_name_of_an_endpoint(tmp_path: Path) -> None:
+    """Ours: reading and deleting take any id; only POST is the endpoint's."""
+
+    async def story(client: StrictClient) -> None:
+        for method in ("GET", "DELETE"):
+            for name in ("compact", "input_tokens"):
+                answer = await client.send(method, f"/v1/responses/{name}")
+                assert (answer.status, answer.error["code"]) == (404, None), answer.body
+                assert name in answer.error["message"]
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "told"),
+    [
+        ("POST", "/responses", "The API is under /v1. Did you mean /v1/responses?"),
+        ("POST", "/responses/", "The API is under /v1. Did you mean /v1/responses?"),
+        ("GET", "/models", "The API is under /v1. Did you mean /v1/models?"),
+        ("POST", "/chat/completions", "The API is under /v1. Did you mean /v1/chat/completions?"),
+        ("POST", "/v1/v1/responses", "Did you mean /v1/responses?"),
+        ("POST", "/v1/responses/", "Did you mean /v1/responses?"),
+        ("GET", "/v1/health", "Did you mean /health?"),
+        ("GET", "/api/tags", "The API is under /v1. Please check the URL for typos."),
+        ("GET", "/v1/engines", "Please check the URL for typos."),
+    ],
+)
+def test_a_path_that_is_put_together_wrongly_is_put_right(
+    tmp_path: Path, method: str, path: str, told: str
+) -> None:
+    """Ours: the usual mistakes with a base URL."""
+
+    async def story(client: StrictClient) -> None:
+        answer = await client.send(method, path)
+        assert answer.error["message"] == f"Unknown request URL: {method} {path}. {told}"
 
     run(tmp_path, story)
 

@@ -242,7 +242,7 @@ EXPECTED: dict[str, list[Any]] = {
     "vllm/reasoning.sse": [
         ReasoningDelta("Two and two."),
         TextDelta("Four."),
-        Finished("stop", BackendUsage(20, 6, cached_tokens=128, reasoning_tokens=4)),
+        Finished("stop", BackendUsage(148, 6, cached_tokens=128, reasoning_tokens=4)),
     ],
     "vllm/text.sse": [
         TextDelta("The word."),
@@ -499,3 +499,41 @@ def test_a_long_call_in_many_pieces_costs_linear_time() -> None:
     pieces = [chunk({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "x"}}]})]
     events = decode(*(pieces * 20_000))
     assert events == [CallDelta(0, "a", "f", "x" * 20_000), Finished("stop")]
+
+
+@pytest.mark.parametrize(
+    ("usage", "told"),
+    [
+        ({"prompt_tokens": "5", "completion_tokens": 2.0}, BackendUsage(5, 2)),
+        ({"prompt_tokens": -5, "completion_tokens": 2}, None),
+        ({"prompt_tokens": 10**30, "completion_tokens": 2}, None),
+        ({"prompt_tokens": 5, "completion_tokens": -1}, None),
+        ({"prompt_tokens": [5]}, None),
+        ("many", None),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 9}},
+            BackendUsage(5, 2),
+        ),
+        (
+            {
+                "prompt_tokens": 5,
+                "completion_tokens": 2,
+                "completion_tokens_details": {"reasoning_tokens": -9},
+            },
+            BackendUsage(5, 2),
+        ),
+    ],
+)
+def test_counts_that_cannot_be_are_not_told_and_cost_no_answer(usage: Any, told: BackendUsage | None) -> None:
+    """Ours: nothing that a server says of its counts may lose its answer, or be passed on as a count."""
+    decoder = ChatDecoder(think_tags=True, window_tokens=None)
+    text = {"choices": [{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}], "usage": usage}
+    events = decoder.feed(msgspec.json.encode(text)) + decoder.close()
+    assert events == [TextDelta("ok"), Finished("stop", told)]
+
+
+def test_a_second_choice_is_not_mixed_into_the_answer() -> None:
+    """Ours: one answer was asked for."""
+    decoder = ChatDecoder(think_tags=True, window_tokens=None)
+    chunk = {"choices": [{"index": at, "delta": {"content": text}} for at, text in ((0, "A"), (1, "B"))]}
+    assert decoder.feed(msgspec.json.encode(chunk)) == [TextDelta("A")]

@@ -5,6 +5,7 @@ import inspect
 import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,11 +29,33 @@ from antiphon.checker import (
 from antiphon.checker.answers import Answer, Refusal, read_refusal, read_response, tidy
 from antiphon.checker.doubles import DOUBLES
 from antiphon.checker.report import clean_text
-from antiphon.checker.requirements import continuing, keeping, refusing
+from antiphon.checker.requirements import (
+    continuing,
+    filling,
+    honouring,
+    isolating,
+    keeping,
+    refusing,
+    rejecting,
+    restarting,
+    streaming,
+)
 from antiphon.checker.subject import Subject, UndecidedError
 from antiphon.checker.verdicts import Reading, compare_counts, judge_memory
 from antiphon.client import AppTransport
 
+#: Every module that holds probes.
+PROBE_MODULES = (
+    continuing,
+    filling,
+    honouring,
+    isolating,
+    keeping,
+    refusing,
+    rejecting,
+    restarting,
+    streaming,
+)
 PASS, FAIL, UNKNOWN = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN
 
 # Verdicts.
@@ -228,6 +251,17 @@ def test_exit_status_is_0_kept_1_broken_2_undecided(verdicts: tuple[Verdict, ...
     assert make_report(*verdicts).exit_status == status
 
 
+def test_what_is_undecided_for_lack_of_an_option_leaves_the_status_at_0() -> None:
+    """Ours: it says nothing about the server; but where nothing else was kept, nothing was shown."""
+    report = make_report(PASS, UNKNOWN)
+    assert report.exit_status == 2
+    unasked = msgspec.structs.replace(report.results[1], needs="--second-key-env")
+    assert msgspec.structs.replace(report, results=[report.results[0], unasked]).exit_status == 0
+    assert msgspec.structs.replace(report, results=[unasked]).exit_status == 2
+    summary = render_summary(msgspec.structs.replace(report, results=[unasked]))
+    assert "note: --second-key-env was not given or not enough" in summary
+
+
 def test_the_table_has_verdict_id_explanation_and_sums() -> None:
     """Ours."""
     report = make_report(PASS, FAIL, UNKNOWN)
@@ -261,8 +295,9 @@ def test_junit_is_well_formed_whatever_a_server_says() -> None:
 
 
 def test_the_key_is_cut_from_texts() -> None:
-    """Ours."""
+    """Ours: and so is a second one, of which the first is a part."""
     assert clean_text("Incorrect API key: sk-123456.", "sk-123456") == "Incorrect API key: ***."
+    assert clean_text("sk-123456-b, sk-123456", "sk-123456", None, "sk-123456-b") == "***, ***"
 
 
 # The manifest.
@@ -272,13 +307,17 @@ def test_every_requirement_has_one_probe_and_every_probe_one_requirement() -> No
     """Ours: both ways."""
     written = {
         function
-        for module in (continuing, keeping, refusing)
+        for module in PROBE_MODULES
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction)
         if name.startswith("probe_") and function.__module__ == module.__name__
     }
     named = [requirement.probe for requirement in MANIFEST]
     assert len(named) == len(set(named))
     assert set(named) == written
+    folder = Path(continuing.__file__).parent
+    others = {"__init__", "manifest", "requirement", "speaking"}
+    modules = {module.__name__.rpartition(".")[2] for module in PROBE_MODULES}
+    assert {file.stem for file in folder.glob("*.py")} - others == modules
 
 
 def test_every_requirement_has_an_id_of_its_area_a_source_and_one_sentence() -> None:
@@ -294,7 +333,9 @@ def test_every_requirement_has_an_id_of_its_area_a_source_and_one_sentence() -> 
 def test_requirements_are_chosen_by_id_or_area() -> None:
     """Ours."""
     assert select_requirements() == list(MANIFEST)
-    assert select_requirements(["state"]) == list(MANIFEST)
+    areas = list(dict.fromkeys(item.area for item in MANIFEST))
+    assert areas == ["state", "stream", "errors", "fields", "isolation", "restart"]
+    assert [item for area in areas for item in select_requirements([area])] == list(MANIFEST)
     assert [item.id for item in select_requirements(["state.echo", "state.continues"])] == [
         "state.continues",
         "state.echo",

@@ -32,7 +32,7 @@ HEAVY = {"aiohttp", "asyncio", "starlette", "uvicorn", "sqlite3", "platformdirs"
 HELP_CPU_S = 0.150
 
 NO_OPTIONS: dict[str, Any] = dict.fromkeys(
-    ("upstream", "upstream_key_env", "model", "script", "host", "port", "data")
+    ("upstream", "upstream_key_env", "model", "model_file", "script", "host", "port", "data")
 )
 
 
@@ -48,7 +48,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def flags(**options: Any) -> dict[str, Any]:
     """The flags of `serve` options."""
-    return build_flags(**{**NO_OPTIONS, "scripted": False, **options})
+    return build_flags(**{**NO_OPTIONS, "local": False, "scripted": False, **options})
 
 
 def test_help_lists_every_command_and_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,6 +174,28 @@ def test_config_check_says_ok_or_every_problem(workplace: Path, capsys: pytest.C
     assert all(str(file) in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("not = [toml", "cannot be played"),
+        ("[[answers]]\ntext = 'a'\nsing = true\n", "sing"),
+        ("", "needs `rules` or `answers`"),
+    ],
+)
+def test_config_check_reads_the_scripts_too(
+    workplace: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    """Ours: what `config check` finds in order, `serve` does not refuse for its configuration."""
+    (workplace / "play.toml").write_text(text)
+    (workplace / "antiphon.toml").write_text('[endpoints.a]\ndialect = "scripted"\nscript = "play.toml"\n')
+    assert run(["config", "check"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("antiphon: ")
+    assert "play.toml" in shown.err
+    assert told in shown.err
+
+
 def test_config_show_prints_values_and_origins(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,9 +235,12 @@ def test_scripted_makes_an_endpoint_without_a_server(workplace: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "--upstream URL"),
-        (["--model", "m"], "needs --upstream or --scripted"),
+        (["--model", "m"], "needs --local, --upstream or --scripted"),
         (["--upstream", "http://x", "--scripted"], "exclude each other"),
+        (["--local", "--scripted"], "exclude each other"),
+        (["--model-file", "x.gguf"], "needs --local"),
+        (["--local", "--model", "m", "--model-file", "x.gguf"], "exclude each other"),
+        (["--local", "--model-file", "none.gguf"], "There is no file"),
         (["--upstream-key-env", "K"], "needs --upstream"),
         (["--script", "x"], "needs --scripted"),
         (["--scripted", "--script", "none.toml"], "There is no file"),

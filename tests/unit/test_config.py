@@ -25,7 +25,6 @@ from antiphon.config import (
     load_config,
     normalise_url,
     render_settings_markdown,
-    require_endpoints,
 )
 from antiphon.config.settings import NAMED_SECTIONS, PROFILE_SENTENCES, SINGLE_SECTIONS, list_fields
 from antiphon.context import Profile
@@ -185,7 +184,6 @@ def test_variables_reach_every_kind_of_setting(tmp_path: Path) -> None:
             "ANTIPHON_PROFILES__SMALL__WINDOW_TOKENS": "4096",
             "ANTIPHON_PROFILES__SMALL__THINK_TAGS": "false",
             "ANTIPHON_LIMITS__STATUS_WAIT_S": "0.5",
-            "ANTIPHON_HOME": "not ours",
             "PATH": "/bin",
         },
     )
@@ -205,18 +203,29 @@ def test_variables_reach_every_kind_of_setting(tmp_path: Path) -> None:
         ("[servr]\n", ["servr", "no such section", '"server"']),
         ("[server]\nprot = 1", ["server.prot", "no such setting", '"port"']),
         ("[server]\nport = 70000", ["server.port", "65535", "70000", "8300"]),
-        ("[server]\nport = '80'", ["server.port", "int", '"80"']),
+        ("[server]\nport = '80'", ["server.port", 'an integer from 0 to 65535, not "80" in quotes']),
+        ("[server]\nport = 'x'", ["server.port", 'an integer from 0 to 65535, not "x".']),
+        ("[server]\nhost = ''", ["server.host", "a string that is not empty"]),
         ("server = 4", ["server", "table", "[server]"]),
         ("[endpoints]\nurl = 'http://a'", ["endpoints.url", "[endpoints.NAME]"]),
-        ("[store]\nkind = 'oracle'", ["store.kind", "oracle"]),
+        ("[store]\nkind = 'oracle'", ["store.kind", 'must be "sqlite", not "oracle"']),
+        ("[store]\ndurability = 'fully'", ["store.durability", 'one of "normal", "full", not "fully".']),
         ("[limits]\nbody_bytes = 1", ["limits.body_bytes", "1024"]),
         ("[limits]\nidle_timeout_s = 0.0", ["limits.idle_timeout_s"]),
-        ("[limits]\nidle_timeout_s = nan", ["limits.idle_timeout_s"]),
+        ("[limits]\nidle_timeout_s = nan", ["limits.idle_timeout_s", "not nan"]),
+        (
+            "[limits]\nwrite_timeout_s = '5'",
+            ["limits.write_timeout_s", 'a number above 0, not "5" in quotes'],
+        ),
         ("[limits]\nidle_timeout_s = inf", ["limits.idle_timeout_s"]),
         ("[endpoints.a]\n", ["endpoints.a.url", "required", "http://localhost"]),
         ("[endpoints.a]\nurl = 'ftp://x'", ["endpoints.a.url", "http"]),
         ("[endpoints.a]\nurl = 'http://me:pw@x'", ["endpoints.a.url", "key_env"]),
-        ("[endpoints.a]\nurl = 'http://x'\ndialect = 'soap'", ["endpoints.a.dialect", "soap"]),
+        ("[endpoints.a]\nurl = 'http://x'\ndialect = 'soap'", ["endpoints.a.dialect", '"scripted"', "soap"]),
+        (
+            "[endpoints.a]\ndialect = 'ollama'",
+            ["Ollama, llama.cpp, vLLM and LM Studio all", "`chat_completions`"],
+        ),
         ("[endpoints.a]\nurl = 'http://x'\nkey_env = 'A_KEY'", ["endpoints.a.key_env", "A_KEY", "export"]),
         ("[endpoints.a]\nurl = 'http://x'\nprofile = 'olama'", ["endpoints.a.profile", '"ollama"']),
         ("[endpoints.a]\nurl = 'http://x'\nscript = 'x.toml'", ["endpoints.a.script", "scripted"]),
@@ -226,6 +235,11 @@ def test_variables_reach_every_kind_of_setting(tmp_path: Path) -> None:
         ("[models.m]\nendpoint = 'a'", ["models.m.endpoint", "[endpoints.a]"]),
         ("[profiles.p]\nname = 'q'", ["profiles.p.name", "no such setting"]),
         ("[profiles.p]\ntools = 'maybe'", ["profiles.p.tools", "maybe"]),
+        ("[profiles.p]\nwindow_tokens = 0", ["profiles.p.window_tokens", "of at least 1, not 0"]),
+        ("[profiles.p]\nwindow_tokens = -4096", ["profiles.p.window_tokens", "of at least 1, not -4096"]),
+        ("[profiles.p]\nefforts = 'low'", ["profiles.p.efforts", "a list of", 'not "low"']),
+        ("[local]\nsources = ['mirror']", ["local.sources", '"hub"', '"registry"', 'not ["mirror"]']),
+        ("[profiles.p]\nthink_tags = 1", ["profiles.p.think_tags", "true or false, not 1"]),
         ("[keys.k]\nsha256 = 'abc'", ["keys.k.sha256", "64 hexadecimal", "sha256sum"]),
         ("[keys.k]\n", ["keys.k.sha256", "required"]),
         (f"[keys.k]\nsha256 = '{DIGEST}'\nzero_retention = true", ["zero_retention", "not available yet"]),
@@ -245,18 +259,47 @@ def test_every_problem_names_its_place_and_its_remedy(tmp_path: Path, text: str,
 @pytest.mark.parametrize(
     ("variable", "parts"),
     [
-        ("ANTIPHON_SERVR__PORT", ["names no setting", '"server"']),
+        ("ANTIPHON_SERVR__PORT", ["names no setting", "Did you mean ANTIPHON_SERVER__PORT?"]),
+        ("ANTIPHON_XYZ__FOO", ["names no setting", "There are: endpoints"]),
         ("ANTIPHON_SERVER__PROT", ["server.prot", '"port"']),
         ("ANTIPHON_SERVER__PORT", ["server.port", '"x"']),
         ("ANTIPHON_ENDPOINTS__URL", ["ANTIPHON_ENDPOINTS__NAME__KEY"]),
         ("ANTIPHON_SERVER__A__B", ["ANTIPHON_SERVER__KEY"]),
+        ("ANTIPHON_SERVER__", ["names no setting", "ANTIPHON_SERVER__KEY"]),
+        ("ANTIPHON_ENDPOINTS____URL", ["names no setting", "ANTIPHON_ENDPOINTS__NAME__KEY"]),
+        ("ANTIPHON_FOO", ["names no setting", "ANTIPHON_SECTION__KEY"]),
+        ("ANTIPHON_SERVER_PORT", ["names no setting", "Did you mean ANTIPHON_SERVER__PORT?"]),
+        ("ANTIPHON_PORT", ["names no setting", "Did you mean ANTIPHON_SERVER__PORT?"]),
+        ("ANTIPHON_ENDPOINTS_BOX_URL", ["names no setting", "ANTIPHON_ENDPOINTS__NAME__KEY"]),
+        ("ANTIPHON_KEYS_BEN_LAPTOP_TENANT", ["Did you mean ANTIPHON_KEYS__BEN_LAPTOP__TENANT?"]),
+        ("ANTIPHON_KEYS__BEN_LAPTO__TENANT", ["keys.ben_lapto.sha256", "Did you mean [keys.ben-laptop]?"]),
     ],
 )
 def test_a_wrong_variable_is_named(tmp_path: Path, variable: str, parts: list[str]) -> None:
-    """Ours: a misspelt variable is an error, never ignored."""
-    message = fail(tmp_path, "", {variable: "x"})
+    """Ours: a misspelt variable is an error, never ignored; it names what it may have meant."""
+    message = fail(tmp_path, f"[keys.ben-laptop]\nsha256 = '{DIGEST}'", {variable: "x"})
     for part in [*parts, variable]:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("ANTIPHON_API_KEY", "s3cret"),
+        ("ANTIPHON_KEY", "s3cret"),
+        ("ANTIPHON_MODELS_TOKEN", "s3cret"),
+        ("ANTIPHON_UPSTREAM", "s3cret"),
+        ("ANTIPHON_SERVICE_HOST", "10.0.0.1"),
+        ("ANTIPHON_SERVICE_PORT_HTTP", "8300"),
+        ("ANTIPHON_SERVER_PORT", "tcp://10.0.0.1:8300"),
+        ("ANTIPHON_PORT_8300_TCP_ADDR", "10.0.0.1"),
+    ],
+)
+def test_a_variable_with_a_use_of_its_own_is_none_of_ours(tmp_path: Path, variable: str, text: str) -> None:
+    """Ours: secrets that `key_env` or `--key-env` name, and what Kubernetes sets beside a service."""
+    flags = {"endpoints": {"a": {"url": "http://x", "key_env": "ANTIPHON_UPSTREAM"}}}
+    config = load(tmp_path, "", {"ANTIPHON_UPSTREAM": "s3cret", variable: text}, flags)
+    assert list(config.endpoints) == ["a"]
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
@@ -268,6 +311,34 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
         "server.port",
         "server.hots",
         "models.m.endpoint",
+    ]
+
+
+def test_one_problem_hides_no_other_of_the_same_section(tmp_path: Path) -> None:
+    """Ours: what else is wrong with an entry is told too, and each setting is told of once."""
+    with pytest.raises(ConfigError) as raised:
+        load(
+            tmp_path,
+            "[server]\nport = -1\nhost = '0.0.0.0'\n"
+            "[endpoints.a]\ndialect = 'ollama'\nkey_env = 'NO_SUCH'\nprofile = 'nope'\n"
+            "[models.m]\nsystem_prompt_file = 'none.txt'\n",
+        )
+    assert [problem.path for problem in raised.value.problems] == [
+        "server.port",
+        "endpoints.a.dialect",
+        "models.m.endpoint",
+        "endpoints.a.key_env",
+        "endpoints.a.profile",
+        "models.m.system_prompt_file",
+        "server.host",
+    ]
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, "[keys.k]\nzero_retention = true\n[keys.l]\nsha256 = 1\nzero_retention = true")
+    assert [problem.path for problem in raised.value.problems] == [
+        "keys.k.sha256",
+        "keys.l.sha256",
+        "keys.k.zero_retention",
+        "keys.l.zero_retention",
     ]
 
 
@@ -327,11 +398,19 @@ def test_what_is_no_base_url_is_refused(text: str) -> None:
         normalise_url(text)
 
 
-def test_serving_needs_an_endpoint(tmp_path: Path) -> None:
-    """Decided: a clear error that says what to pass."""
-    with pytest.raises(ConfigError, match=r"--upstream .*--scripted"):
-        require_endpoints(load(tmp_path))
-    require_endpoints(load(tmp_path, "[endpoints.a]\ndialect = 'scripted'"))
+def test_a_local_endpoint_runs_a_model_or_a_file(tmp_path: Path) -> None:
+    """Ours: a model of the list by name, or a file that is there; never a server's address too."""
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    endpoints = load(
+        tmp_path,
+        "[endpoints.a]\ndialect = 'local'\nmodel = 'm'\n[endpoints.b]\ndialect = 'local'\nmodel_file = 'm.gguf'",
+    ).endpoints
+    assert (endpoints["a"].model, endpoints["a"].model_file) == ("m", "")
+    assert (endpoints["b"].model, endpoints["b"].model_file) == ("", str(tmp_path / "m.gguf"))
+    both = fail(tmp_path, "[endpoints.a]\ndialect = 'local'\nmodel = 'm'\nmodel_file = 'm.gguf'")
+    assert "not both" in both
+    assert "no server" in fail(tmp_path, "[endpoints.a]\ndialect = 'local'\nurl = 'http://x'")
+    assert "[models.ALIAS]" in fail(tmp_path, "[endpoints.a]\nurl = 'http://x'\nmodel = 'm'")
 
 
 def test_the_dump_is_the_configuration_with_its_origins(tmp_path: Path) -> None:

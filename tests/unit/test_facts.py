@@ -80,7 +80,7 @@ def test_a_vllm_list_tells_the_window() -> None:
 def test_llama_cpp_props_tell_what_the_template_can_do() -> None:
     """Recorded from llama.cpp b11549 with a template without tools."""
     assert facts.read_llama_props(load("llama.cpp/props.json"), LLAMA) == change(
-        LLAMA, window_tokens=512, tools="none", sees_images=False
+        LLAMA, window_tokens=512, tools="schema", sees_images=False
     )
 
 
@@ -112,7 +112,7 @@ def test_llama_cpp_props_of_an_able_model() -> None:
         (
             {"capabilities": ["completion", "vision"], "model_info": {"llama.context_length": 131072}},
             {"models": []},
-            {"sees_images": True, "tools": "none"},
+            {"sees_images": True, "tools": "schema"},
         ),
         ({"parameters": 'stop "x"\nnum_ctx                        8192\n'}, None, {"window_tokens": 8192}),
         (
@@ -150,7 +150,7 @@ def test_what_is_configured_stands() -> None:
     given_profile = change(LLAMA, window_tokens=300, sees_images=True, efforts=("low",))
     assert facts.read_models(load("llama.cpp/models.json"), given_profile)[0].profile == given_profile
     told = facts.read_llama_props(load("llama.cpp/props.json"), given_profile)
-    assert told == change(given_profile, tools="none")
+    assert told == change(given_profile, tools="schema")
 
 
 @pytest.mark.parametrize(

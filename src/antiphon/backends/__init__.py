@@ -1,6 +1,7 @@
 """Model servers behind one interface. Dialects are modules below; bootstrap alone names them."""
 
 from antiphon.backends.interface import (
+    NO_CALLS,
     Ask,
     Backend,
     BackendEvent,
@@ -18,6 +19,7 @@ from antiphon.backends.interface import (
 )
 
 __all__ = [
+    "NO_CALLS",
     "Ask",
     "Backend",
     "BackendEvent",

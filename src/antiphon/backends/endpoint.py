@@ -64,6 +64,7 @@ class EndpointClient:
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
         self._headers = headers
+        self._send_timeout_s = endpoint.connect_timeout_s + 2 * endpoint.idle_timeout_s
         self._facts_limit = aiohttp.ClientTimeout(
             total=FACTS_TIMEOUT_S, sock_connect=min(FACTS_TIMEOUT_S, endpoint.connect_timeout_s)
         )
@@ -109,9 +110,15 @@ class EndpointClient:
         while True:
             _reused.set(False)
             try:
-                response = await session.request(
-                    method, url, data=_in_portions(body), allow_redirects=False, timeout=limit or session.timeout
-                )
+                # The session's own limits begin when the request is sent; a server may stop taking it before.
+                async with asyncio.timeout(self._send_timeout_s):
+                    response = await session.request(
+                        method,
+                        url,
+                        data=_in_portions(body),
+                        allow_redirects=False,
+                        timeout=limit or session.timeout,
+                    )
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
                 if isinstance(error, aiohttp.ClientConnectorError) or not _reused.get():
                     raise
@@ -151,8 +158,11 @@ class EndpointClient:
     def redact(self, error: AntiphonError) -> AntiphonError:
         """The same error without our key, should the server have quoted it."""
         key = self.endpoint.key
-        if key and key in error.message:
-            error.message = error.message.replace(key, "***")
+        if key:
+            # The text may have been cut inside the key, so its beginning at the end counts too.
+            message = error.message.replace(key, "***")
+            cut = next((size for size in range(len(key) - 1, 3, -1) if message.endswith(key[:size])), 0)
+            error.message = message[: len(message) - cut] + ("***" if cut else "")
             error.args = (error.message,)
         return error
 

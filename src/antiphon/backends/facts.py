@@ -131,11 +131,14 @@ def _fill(
     sees_images: bool | None = None,
     efforts: tuple[str, ...] = (),
 ) -> Profile:
-    """What the server told goes where the profile says nothing: what was configured stands."""
+    """What the server told goes where the profile says nothing: what was configured stands.
+
+    A template without tools leaves them out and says nothing, so there `native` cannot stand.
+    """
     return msgspec.structs.replace(
         profile,
         window_tokens=profile.window_tokens or window_tokens,
-        tools="none" if calls_tools is False else profile.tools,
+        tools="schema" if calls_tools is False and profile.tools == "native" else profile.tools,
         sees_images=profile.sees_images if profile.sees_images is not None else sees_images,
         efforts=profile.efforts or efforts,
     )

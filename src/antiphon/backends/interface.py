@@ -5,7 +5,8 @@ a refusal before that is raised as a `BackendError`. After `Opened`, failure is 
 event is always `Finished` or `Failed`, exactly one of them. Closing the iterator cancels upstream.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -15,6 +16,9 @@ from antiphon.protocol.errors import AntiphonError
 from antiphon.protocol.items import Item
 from antiphon.protocol.requests import TextFormat
 from antiphon.protocol.tools import FunctionTool
+
+#: A path on which no call waits for its output.
+NO_CALLS: Mapping[str, str] = MappingProxyType({})
 
 FinishReason: TypeAlias = Literal["stop", "length", "content_filter"]
 
@@ -129,8 +133,18 @@ class Backend(Protocol):
 
     name: str
 
-    def transcribe(self, items: Sequence[Item], profile: Profile, *, at_start: bool) -> Segment:
-        """Pure: items to this dialect's transcript bytes. `at_start`: nothing of the path precedes them."""
+    def transcribe(
+        self,
+        items: Sequence[Item],
+        profile: Profile,
+        *,
+        at_start: bool,
+        open_calls: Mapping[str, str] = NO_CALLS,
+    ) -> Segment:
+        """Pure: items to this dialect's transcript bytes. `at_start`: nothing of the path precedes them.
+
+        `open_calls`: the calls of the path that these items answer, id -> function name, in their order.
+        """
         ...
 
     def stream(self, ask: Ask) -> AsyncGenerator[list[BackendEvent], None]:

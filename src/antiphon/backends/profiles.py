@@ -25,6 +25,7 @@ PROFILES: dict[str, Profile] = {
             tool_choice="named",
             reasoning_field="reasoning",
             efforts=("low", "medium", "high"),
+            refuses_large_limits=True,
         ),
         Profile(name="ollama", tool_choice="ignored", reasoning_field="reasoning"),
         Profile(name="lm-studio", tool_choice="required", json_object="schema"),

@@ -4,28 +4,42 @@ It talks to servers over the wire alone, through `client`. `run_check` tries the
 and returns a `Report`; the `doubles` are servers that break them.
 """
 
-from antiphon.checker.report import Report, Result, render_json, render_junit, render_result, render_summary
+from antiphon.checker.report import (
+    Recall,
+    Report,
+    Result,
+    render_area,
+    render_json,
+    render_junit,
+    render_result,
+    render_summary,
+)
 from antiphon.checker.requirements import MANIFEST, Requirement, select_requirements
+from antiphon.checker.restart_command import run_restart_command
 from antiphon.checker.runner import PROBE_TIMEOUT_S, CheckOptions, run_check
 from antiphon.checker.script import read_script
-from antiphon.checker.subject import CHAIN_ROUNDS
+from antiphon.checker.subject import CHAIN_ROUNDS, WINDOW_TOKENS
 from antiphon.checker.verdicts import Outcome, Verdict
 
 __all__ = [
     "CHAIN_ROUNDS",
     "MANIFEST",
     "PROBE_TIMEOUT_S",
+    "WINDOW_TOKENS",
     "CheckOptions",
     "Outcome",
+    "Recall",
     "Report",
     "Requirement",
     "Result",
     "Verdict",
     "read_script",
+    "render_area",
     "render_json",
     "render_junit",
     "render_result",
     "render_summary",
     "run_check",
+    "run_restart_command",
     "select_requirements",
 ]

@@ -31,6 +31,22 @@ class Result(msgspec.Struct, frozen=True):
     explanation: str
     evidence: dict[str, str | int | bool | None]
     duration_s: float
+    #: The option for lack of which it is undecided.
+    needs: str | None = None
+
+
+class Recall(msgspec.Struct, frozen=True):
+    """How many random words a model brought back by id, and with no history as the control.
+
+    `stopped` says why fewer words were tried than asked for.
+    """
+
+    words: int
+    by_id: int
+    no_history: int
+    #: Words for which the prompt by id counted more than the one with no history.
+    counted: int
+    stopped: str | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -41,6 +57,9 @@ class Report(msgspec.Struct, frozen=True):
     seed: int
     results: list[Result]
     notes: list[str] = []
+    #: Requests that the server answered: what the run cost.
+    answers: int = 0
+    recall: Recall | None = None
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -49,26 +68,32 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def exit_status(self) -> int:
-        """0 all kept, 1 one broken, 2 none broken and some undecided (or nothing probed)."""
+        """0 all kept, 1 one broken, 2 none broken and some undecided (or nothing decided at all).
+
+        What is undecided for lack of an option counts for nothing.
+        """
         counts = self.counts
         if counts[Verdict.FAIL]:
             return 1
-        return 2 if counts[Verdict.UNKNOWN] or not self.results else 0
+        open_ones = any(item.verdict is Verdict.UNKNOWN and item.needs is None for item in self.results)
+        return 2 if open_ones or not counts[Verdict.PASS] else 0
 
 
-def clean_outcome(outcome: Outcome, key: str | None) -> Outcome:
-    """The outcome with every text printable, short and without the key."""
+def clean_outcome(outcome: Outcome, *keys: str | None) -> Outcome:
+    """The outcome with every text printable, short and without the keys."""
     evidence = {
-        name: clean_text(value, key) if isinstance(value, str) else value
+        name: clean_text(value, *keys) if isinstance(value, str) else value
         for name, value in outcome.evidence.items()
     }
-    return Outcome(outcome.verdict, clean_text(outcome.explanation, key), evidence)
+    return Outcome(outcome.verdict, clean_text(outcome.explanation, *keys), evidence, outcome.needs)
 
 
-def clean_text(text: str, key: str | None) -> str:
-    """The text printable, short and without the key."""
-    if key and len(key) >= _MIN_KEY_CHARS:
-        text = text.replace(key, "***")
+def clean_text(text: str, *keys: str | None) -> str:
+    """The text printable, short and without the keys."""
+    # A key may be part of another one.
+    for key in sorted(filter(None, keys), key=len, reverse=True):
+        if len(key) >= _MIN_KEY_CHARS:
+            text = text.replace(key, "***")
     return tidy(text, 600)
 
 
@@ -80,20 +105,46 @@ def render_result(result: Result) -> str:
     return f"{_LABELS[result.verdict]:<8} {result.id:<34} {result.duration_s:6.1f} s\n{explained}"
 
 
+def render_area(area: str) -> str:
+    """The heading over the requirements of an area."""
+    return f"-- {area} {'-' * (_WIDTH - len(area) - 4)}"
+
+
 def render_summary(report: Report) -> str:
-    """The last lines of the table: notes and sums."""
+    """The last lines of the table: notes, recall and sums."""
     counts = report.counts
     lines = [f"note: {note}" for note in report.notes]
+    lines += [
+        f"note: {option} was not given or not enough, so these are undecided: {', '.join(names)}"
+        for option, names in _list_needs(report).items()
+    ]
+    if report.recall is not None:
+        lines.append(_render_recall(report.recall))
     lines.append(
         f"{counts[Verdict.PASS]} passed, {counts[Verdict.FAIL]} failed, {counts[Verdict.UNKNOWN]} undecided "
         f"({report.server}, model {report.model or 'not found'}, seed {report.seed})"
     )
+    # What one probe costs is of no interest; what a whole run costs is.
+    if len({result.area for result in report.results}) > 1:
+        lines.append(f"{report.answers} requests were answered")
     return "\n".join(lines)
 
 
-def render_table(report: Report) -> str:
-    """The whole report for people."""
-    return "\n".join([*(render_result(result) for result in report.results), render_summary(report)])
+def _list_needs(report: Report) -> dict[str, list[str]]:
+    """Option -> the requirements that are undecided for lack of it."""
+    found: dict[str, list[str]] = {}
+    for result in report.results:
+        if result.needs is not None:
+            found.setdefault(result.needs, []).append(result.id)
+    return found
+
+
+def _render_recall(recall: Recall) -> str:
+    stopped = f" (stopped: {recall.stopped})" if recall.stopped else ""
+    return (
+        f"recall: {recall.by_id} of {recall.words} words by id, {recall.no_history} of {recall.words} with no "
+        f"history; the history was counted for {recall.counted} of {recall.words}{stopped}"
+    )
 
 
 def render_json(report: Report) -> str:

@@ -5,16 +5,18 @@ whatever the server or a probe does.
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from antiphon.checker.report import Report, Result, clean_outcome, clean_text
+from antiphon.checker.recall import measure_recall
+from antiphon.checker.report import Recall, Report, Result, clean_outcome, clean_text
 from antiphon.checker.requirements import MANIFEST, Requirement
 from antiphon.checker.requirements.speaking import GREETING
-from antiphon.checker.subject import CHAIN_ROUNDS, Subject, UndecidedError, user
+from antiphon.checker.subject import CHAIN_ROUNDS, WINDOW_TOKENS, Subject, UndecidedError, user
 from antiphon.checker.verdicts import Outcome, undecided
 from antiphon.client import NetworkTransport, Transport, resolve_responses_url
 
@@ -27,13 +29,21 @@ Found = TypeVar("Found")
 
 
 class CheckOptions(msgspec.Struct, frozen=True):
-    """How a run is made. `seed` decides every random word and id."""
+    """How a run is made. `seed` decides every random word and id.
+
+    `second_key` is a key of another tenant, `restart` restarts the server, `recall_words` is how many words
+    are planted to measure the model's recall.
+    """
 
     requirements: Sequence[Requirement] = MANIFEST
     api_key: str | None = None
     seed: int = 0
     timeout_s: float = PROBE_TIMEOUT_S
     rounds: int = CHAIN_ROUNDS
+    window_tokens: int = WINDOW_TOKENS
+    second_key: str | None = None
+    restart: Callable[[], Awaitable[None]] | None = None
+    recall_words: int = 0
 
 
 async def run_check(
@@ -68,12 +78,17 @@ def _make_subject(transport: Transport, prefix: str, model: str | None, options:
         api_key=options.api_key,
         seed=options.seed,
         rounds=options.rounds,
+        window_tokens=options.window_tokens,
+        timeout_s=options.timeout_s,
+        second_key=options.second_key,
+        restart=options.restart,
     )
 
 
 async def _check(
     subject: Subject, server: str, options: CheckOptions, on_progress: Callable[[Result], None] | None
 ) -> Report:
+    keys = (options.api_key, options.second_key)
     notes: list[str] = []
     unreachable = await _bound(_greet(subject, notes), options.timeout_s)
     results = []
@@ -83,22 +98,44 @@ async def _check(
         outcome = unreachable
         if outcome is None:
             outcome = await _bound(requirement.probe(subject), options.timeout_s)
-        result = _make_result(requirement, outcome, time.monotonic() - started, options.api_key)
+        result = _make_result(requirement, outcome, time.monotonic() - started, keys)
         results.append(result)
         if on_progress is not None:
             on_progress(result)
+    recall = None
+    if options.recall_words and unreachable is None:
+        recall = await _measure(subject, options)
     notes += [
         f"{name} is left out, the server refuses it ({told})" for name, told in subject.left_out.items()
     ]
     notes += [f"in a stream: {fault}" for fault in subject.stream_faults]
-    notes = [clean_text(note, options.api_key) for note in notes]
     return Report(
-        clean_text(server, options.api_key),
-        clean_text(subject.model, options.api_key),
+        clean_text(server, *keys),
+        clean_text(subject.model, *keys),
         options.seed,
         results,
-        notes,
+        [clean_text(note, *keys) for note in notes],
+        subject.tally.answers,
+        recall,
     )
+
+
+async def _measure(subject: Subject, options: CheckOptions) -> Recall:
+    """The words that were tried; a word that cannot be ends the measurement, with the reason."""
+    subject.start_probe("recall")
+    total = Recall(0, 0, 0, 0)
+    for _ in itertools.repeat(None, options.recall_words):
+        found = await _bound(measure_recall(subject), options.timeout_s)
+        if isinstance(found, Outcome):
+            told = clean_text(found.explanation, options.api_key, options.second_key)
+            return msgspec.structs.replace(total, stopped=told)
+        total = Recall(
+            total.words + 1,
+            total.by_id + found.by_id,
+            total.no_history + found.no_history,
+            total.counted + found.counted,
+        )
+    return total
 
 
 async def _greet(subject: Subject, notes: list[str]) -> None:
@@ -129,9 +166,9 @@ async def _bound(work: Awaitable[Found], timeout_s: float) -> Found | Outcome:
 
 
 def _make_result(
-    requirement: Requirement, outcome: Outcome, duration_s: float, api_key: str | None
+    requirement: Requirement, outcome: Outcome, duration_s: float, keys: tuple[str | None, ...]
 ) -> Result:
-    shown = clean_outcome(outcome, api_key)
+    shown = clean_outcome(outcome, *keys)
     return Result(
         id=requirement.id,
         area=requirement.area,
@@ -141,4 +178,5 @@ def _make_result(
         explanation=shown.explanation,
         evidence=shown.evidence,
         duration_s=round(duration_s, 3),
+        needs=shown.needs,
     )

@@ -1,12 +1,15 @@
-"""The server being checked, as the probes see it: ask, retrieve, delete.
+"""The server being checked, as the probes see it: ask, record a stream, retrieve, delete, restart.
 
 It knows no requirement. Invariant: what the server refuses or breaks reaches a probe as a `Refusal` or as
 `UndecidedError` with the server's own text, never as another exception.
 """
 
+import asyncio
+import copy
+import math
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -21,9 +24,10 @@ from antiphon.checker.answers import (
     read_response,
     tidy,
 )
+from antiphon.checker.recordings import Recording, decode_recording, read_type
 from antiphon.client import ClientError, ConnectionFailedError, Reply, Transport
 from antiphon.protocol.lifecycle import TERMINAL_EVENTS, StreamChecker
-from antiphon.protocol.sse import SseDecoder, SseTooLargeError
+from antiphon.protocol.sse import SseTooLargeError
 
 #: Output budget of a probe's request: enough for a word after some reasoning.
 OUTPUT_TOKENS = 200
@@ -31,12 +35,41 @@ OUTPUT_TOKENS = 200
 MAX_STREAM_FAULTS = 20
 #: Rounds of the long chain unless told otherwise.
 CHAIN_ROUNDS = 120
+#: A history is grown to this many tokens, unless told otherwise, to find the end of the window.
+WINDOW_TOKENS = 40_000
+#: Until a server that was restarted must answer again.
+RESTART_S = 60.0
+#: Between two questions whether it does.
+RESTART_POLL_S = 0.1
+
+#: The smallest budget that the API allows, for requests whose answer does not matter.
+_BRIEF = {"max_output_tokens": 16}
+
+Found = TypeVar("Found")
 
 _CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 
 
 class UndecidedError(Exception):
     """The probe cannot decide; the text says why."""
+
+
+class UnableError(UndecidedError):
+    """The server says that it cannot, or that this key may not: no answer to what was asked."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"the server answered {refusal}")
+        self.refusal = refusal
+
+
+class NoStreamError(UndecidedError):
+    """A request with stream:true was answered without a stream."""
+
+
+class Tally(msgspec.Struct):
+    """How often the model was asked and answered."""
+
+    answers: int = 0
 
 
 class Subject:
@@ -51,9 +84,18 @@ class Subject:
         api_key: str | None = None,
         seed: int = 0,
         rounds: int = CHAIN_ROUNDS,
+        window_tokens: int = WINDOW_TOKENS,
+        timeout_s: float = math.inf,
+        second_key: str | None = None,
+        restart: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.model = model
         self.rounds = rounds
+        #: A history is grown no further than this.
+        self.window_tokens = window_tokens
+        #: What a probe may take in all; one that grows can stop before.
+        self.timeout_s = timeout_s
+        self.tally = Tally()
         #: Parameters that the server refuses and that are left out since, with its text.
         self.left_out: dict[str, str] = {}
         #: What was wrong with the order of its streams, each fault once.
@@ -61,6 +103,9 @@ class Subject:
         self._transport = transport
         self._prefix = prefix
         self._api_key = api_key
+        self._second_key = second_key
+        self._restart = restart
+        self._recordings: dict[str, Recording | UndecidedError] = {}
         self._seed = seed
         self._random = random.Random(seed)
 
@@ -91,13 +136,7 @@ class Subject:
             body["previous_response_id"] = previous
         if stream:
             body["stream"] = True
-        while True:
-            sent = {name: value for name, value in body.items() if name not in self.left_out}
-            answer = await self._post(sent)
-            refused = _find_refused_option(answer, sent) if isinstance(answer, Refusal) else None
-            if refused is None:
-                return answer
-            self.left_out[refused] = str(answer)
+        return await self._post_without_refused(body, self._post)
 
     async def ask(
         self, items: list[Item], *, previous: str | None = None, stream: bool = False, **fields: Any
@@ -107,6 +146,72 @@ class Subject:
         if isinstance(answer, Refusal):
             raise UndecidedError(f"the server refused a request that the probe needs ({answer})")
         return answer
+
+    async def send(self, **fields: Any) -> tuple[Answer | Refusal, Any]:
+        """The answer to these fields, which may be wrong, and its decoded body.
+
+        Every refusal is returned, a server's error as well. A small budget goes with them, because a server
+        that sees nothing wrong answers, and a small model may never end.
+        """
+        body = self._leave_out({**_BRIEF, **fields})
+        status, _, raw = await self._exchange("POST", "/responses", msgspec.json.encode(body))
+        if status != 200:
+            return read_refusal(status, raw), decode_json(raw)
+        return _read_plain(status, raw), decode_json(raw)
+
+    async def record(self, name: str, items: list[Item], **fields: Any) -> Recording:
+        """The events of a streamed answer; asked for once in a run under each name.
+
+        Raises `NoStreamError` where the answer is no stream.
+        """
+        if name not in self._recordings:
+            try:
+                self._recordings[name] = await self._record(items, fields)
+            except UndecidedError as reason:
+                self._recordings[name] = reason
+        found = self._recordings[name]
+        if isinstance(found, UndecidedError):
+            raise found
+        return found
+
+    async def record_refusal(self, **fields: Any) -> Recording | Refusal:
+        """What a streaming request that the server should refuse is answered with."""
+        return await self._post_recorded(self._leave_out({**_BRIEF, **fields, "stream": True}))
+
+    @property
+    def other(self) -> "Subject | None":
+        """The same server as it is seen with the second key; None without one."""
+        if self._second_key is None:
+            return None
+        other = copy.copy(self)
+        other._api_key = self._second_key
+        return other
+
+    @property
+    def can_restart(self) -> bool:
+        """Whether the one who runs this check said how the server is restarted."""
+        return self._restart is not None
+
+    async def restart(self) -> None:
+        """Has the server restarted, and waits until it answers again."""
+        if self._restart is None:
+            raise UndecidedError("nobody said how the server is restarted")
+        await self._restart()
+        last = ""
+        try:
+            async with asyncio.timeout(RESTART_S):
+                while True:
+                    try:
+                        await self.list_models()
+                    except UndecidedError as reason:
+                        last = str(reason)
+                        await asyncio.sleep(RESTART_POLL_S)
+                    else:
+                        return
+        except TimeoutError:
+            raise UndecidedError(
+                f"the server did not answer {RESTART_S:g} s after its restart ({last})"
+            ) from None
 
     async def retrieve(self, response_id: str) -> Answer | Refusal:
         """GET one response."""
@@ -149,6 +254,43 @@ class Subject:
             return _read_stream(raw, self._note_fault)
         return _read_plain(status, raw)
 
+    async def _post_recorded(self, body: dict[str, Any]) -> Recording | Refusal:
+        status, media, raw = await self._exchange("POST", "/responses", msgspec.json.encode(body))
+        if status != 200:
+            return read_refusal(status, raw)
+        if "text/event-stream" not in media:
+            raise NoStreamError(f"stream:true was answered without a stream, as {tidy(media, 80)}")
+        return _decode(raw)
+
+    async def _record(self, items: list[Item], fields: dict[str, Any]) -> Recording:
+        body = {
+            "model": self.model,
+            "input": items,
+            "temperature": 0,
+            "max_output_tokens": OUTPUT_TOKENS,
+            **fields,
+            "stream": True,
+        }
+        answer = await self._post_without_refused(body, self._post_recorded)
+        if isinstance(answer, Refusal):
+            raise UndecidedError(f"the server refused a stream that the probe needs ({answer})")
+        return answer
+
+    async def _post_without_refused(
+        self, body: dict[str, Any], post: Callable[[dict[str, Any]], Awaitable[Found | Refusal]]
+    ) -> Found | Refusal:
+        """Posts until no parameter of ours is refused any more."""
+        while True:
+            sent = self._leave_out(body)
+            answer = await post(sent)
+            refused = _find_refused_option(answer, sent) if isinstance(answer, Refusal) else None
+            if refused is None:
+                return answer
+            self.left_out[refused] = str(answer)
+
+    def _leave_out(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in body.items() if name not in self.left_out}
+
     def _note_fault(self, fault: str) -> None:
         told = tidy(fault)
         if told not in self.stream_faults and len(self.stream_faults) < MAX_STREAM_FAULTS:
@@ -162,13 +304,27 @@ class Subject:
         if self._api_key:
             headers["authorization"] = f"Bearer {self._api_key}"
         try:
-            reply: Reply = await self._transport.send(method, self._prefix + path, headers, body)
+            reply = await self._send(method, self._prefix + path, headers, body)
             try:
-                return reply.status, reply.headers.get("content-type", ""), await reply.read()
+                raw = await reply.read()
+                if method == "POST" and reply.status == 200:
+                    self.tally.answers += 1
+                return reply.status, reply.headers.get("content-type", ""), raw
             finally:
                 await reply.close()
         except (ConnectionFailedError, ClientError) as error:
             raise UndecidedError(f"{method} {path.partition('?')[0]}: {tidy(error)}") from error
+
+    async def _send(self, method: str, path: str, headers: dict[str, str], body: bytes | None) -> Reply:
+        """Sent twice at most: a kept connection that the server has just closed says nothing about it."""
+        try:
+            return await self._transport.send(method, path, headers, body)
+        except ConnectionFailedError:
+            # A request that was cut off because its time is up is not sent again.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return await self._transport.send(method, path, headers, body)
 
 
 def user(text: str) -> Item:
@@ -201,7 +357,7 @@ def _read_plain(status: int, raw: bytes) -> Answer | Refusal:
 def _read_outcome(status: int, raw: bytes) -> Refusal:
     refusal = read_refusal(status, raw)
     if status >= 300 and not refusal.is_clients_fault:
-        raise UndecidedError(f"the server answered {refusal}")
+        raise UnableError(refusal)
     return refusal
 
 
@@ -210,11 +366,10 @@ def _read_stream(raw: bytes, note_fault: Callable[[str], None]) -> Answer | Refu
     told: Refusal | None = None
     ended: Answer | Refusal | None = None
     checker = StreamChecker()
-    for event in _decode_events(raw):
+    for event in _decode(raw).events:
         for fault in checker.feed(event):
             note_fault(fault)
-        # Some servers report an error in a line of their own, which has no type.
-        event_type = str(event.get("type", "error" if "error" in event else ""))
+        event_type = read_type(event)
         if event_type == "error":
             told = read_event_error(event)
         if event_type in TERMINAL_EVENTS:
@@ -231,11 +386,8 @@ def _read_stream(raw: bytes, note_fault: Callable[[str], None]) -> Answer | Refu
     return refusal
 
 
-def _decode_events(raw: bytes) -> list[dict[str, Any]]:
-    decoder = SseDecoder()
+def _decode(raw: bytes) -> Recording:
     try:
-        frames = [*decoder.feed(raw), *decoder.close()]
+        return decode_recording(raw)
     except SseTooLargeError as error:
         raise UndecidedError(tidy(error)) from error
-    events = (decode_json(frame.data) for frame in frames if frame.complete)
-    return [event for event in events if isinstance(event, dict)]

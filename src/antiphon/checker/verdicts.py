@@ -26,11 +26,15 @@ class Verdict(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """A verdict with the sentence that explains it and the evidence it stands on."""
+    """A verdict with the sentence that explains it and the evidence it stands on.
+
+    `needs`: the option for lack of which it is undecided; that says nothing about the server.
+    """
 
     verdict: Verdict
     explanation: str
     evidence: Evidence = msgspec.field(default_factory=dict)
+    needs: str | None = None
 
 
 def passed(explanation: str, **evidence: str | int | bool | None) -> Outcome:
@@ -46,6 +50,11 @@ def failed(explanation: str, **evidence: str | int | bool | None) -> Outcome:
 def undecided(explanation: str, **evidence: str | int | bool | None) -> Outcome:
     """The requirement could not be decided."""
     return Outcome(Verdict.UNKNOWN, explanation, evidence)
+
+
+def unasked(option: str, explanation: str, **evidence: str | int | bool | None) -> Outcome:
+    """Not tried, or not to its end, because nobody asked for it with this option."""
+    return Outcome(Verdict.UNKNOWN, explanation, evidence, needs=option)
 
 
 class Reading(msgspec.Struct, frozen=True):

@@ -34,6 +34,9 @@ COMMANDS = {
     ),
     "ask": CommandPlace("antiphon.cli.ask", "ask", "Ask a question and stream the answer."),
     "check": CommandPlace("antiphon.cli.check", "check", "Check whether a server keeps the state it claims."),
+    "models": CommandPlace(
+        "antiphon.cli.models", "models", "List, download, verify or remove embedded models."
+    ),
     "config": CommandPlace("antiphon.cli.config", "config", "Show or check the configuration."),
     "completion": CommandPlace("antiphon.cli.completion", "completion", "Print the completion of a shell."),
 }

@@ -1,21 +1,39 @@
 """`antiphon ask`: one question to any Responses server, the answer streamed to standard output.
 
-It remembers the last response of each server for `--continue`; the conversation itself is the server's.
+It remembers the last response of each server and key for `--continue`; the conversation itself is the
+server's. It calls no tools: a call is shown, and its output is left to programs.
 """
 
 import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
+from antiphon.protocol.errors import AntiphonError
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from antiphon.cli.continuations import Continuation
     from antiphon.client import ResponsesClient
     from antiphon.config import Secret
     from antiphon.protocol.events import Event
 
 DEFAULT_URL = "http://127.0.0.1:8300"
+#: Items of an output that a client must answer with an output of its own.
+ANSWERED_CALLS = frozenset(
+    {
+        "function_call",
+        "custom_tool_call",
+        "computer_call",
+        "local_shell_call",
+        "shell_call",
+        "apply_patch_call",
+        "mcp_approval_request",
+    }
+)
 
 
 @click.command(
@@ -23,7 +41,7 @@ DEFAULT_URL = "http://127.0.0.1:8300"
     epilog="""\b
 Examples:
   antiphon ask "Remember the code word: marmalade."
-  antiphon ask --continue "What was the code word?"
+  antiphon ask -c "What was the code word?"
   antiphon ask --url http://localhost:11434 --model qwen3:4b "Hello"
   git diff | antiphon ask --instructions "Review this." -
 
@@ -32,7 +50,9 @@ Exit status: 0 answered; 1 the server failed or cannot be reached; 2 wrong use;
 130 interrupted.""",
 )
 @click.argument("question")
-@click.option("--continue", "continues", is_flag=True, help="Go on from the last answer of this server.")
+@click.option(
+    "--continue", "-c", "continues", is_flag=True, help="Go on from the last answer of this server (and key)."
+)
 @click.option("--url", default=DEFAULT_URL, show_default=True, help="Host, base or full /responses URL.")
 @click.option("--model", help="Model to ask; else the last one (--continue) or the server's first.")
 @click.option("--instructions", help="System text for this question alone; it is not inherited.")
@@ -57,7 +77,7 @@ def ask(question: str, url: str, key_env: str | None, **options: Any) -> int:
             NetworkTransport(base), key.reveal() if key is not None else None, prefix=prefix
         )
         try:
-            return await ask_server(client, base + prefix, question, **options)
+            return await ask_server(client, base + prefix, question, key=key, **options)
         finally:
             await client.close()
 
@@ -81,33 +101,55 @@ async def ask_server(
     url: str,
     question: str,
     *,
+    key: "Secret | None" = None,
     continues: bool,
     model: str | None,
     instructions: str | None,
     usage: bool,
 ) -> int:
     """Stream one answer and remember it; returns the exit status."""
-    from antiphon.cli.continuations import Continuation, load_continuations, record_continuation
-    from antiphon.client import ConnectionFailedError
-    from antiphon.config import find_user_folders
+    from antiphon.cli.continuations import Continuation, name_place, record_continuation
+    from antiphon.client import ClientError, UnreachableError
+    from antiphon.config import find_user_folders, is_loopback
 
     folder = find_user_folders().state
-    last = load_continuations(folder).get(url) if continues else None
-    if continues and last is None:
-        raise click.UsageError(f"There is nothing to continue at {url}. Ask without --continue first.")
+    place = name_place(url, key.reveal() if key is not None else None)
+    last = find_last(folder, place, url) if continues else None
+    answer = Answer()
     try:
         model = model or (last.model if last is not None else await find_first_model(client))
-        body = build_body(question, model, instructions, last)
-        response = await stream_answer(client, body)
-    except ConnectionFailedError as error:
+        await answer.stream(client, build_body(question, model, instructions, last))
+    except UnreachableError as error:
+        if not is_loopback(urlsplit(url).hostname or ""):
+            raise
         hint = "Is a server running there? Start one with: antiphon serve --scripted"
-        raise ConnectionFailedError(f"{error.message.rstrip('.')}. {hint}") from error
-    status = report_end(response)
+        raise UnreachableError(f"{error.message.rstrip('.')}. {hint}") from error
+    except ClientError as error:
+        if error.status < 500 or not error.request_id:
+            raise
+        raise AntiphonError(f"{error.message} (request id {error.request_id})") from error
+    status = answer.report_end()
     if usage:
-        report_usage(response)
-    if status == 0 and isinstance(response.get("id"), str):
-        record_continuation(folder, url, Continuation(response["id"], model))
+        report_usage(answer.response)
+    if status == 0 and isinstance(answer.response.get("id"), str):
+        record_continuation(folder, place, Continuation(answer.response["id"], model, tuple(answer.calls)))
     return status
+
+
+def find_last(folder: "Path", place: str, url: str) -> "Continuation":
+    """Where to go on; raises `UsageError` when there is nothing, or when a question cannot come next."""
+    from antiphon.cli.continuations import load_continuations
+
+    last = load_continuations(folder).get(place)
+    if last is None:
+        raise click.UsageError(f"There is nothing to continue at {url}. Ask without --continue first.")
+    if last.calls:
+        raise click.UsageError(
+            f"The last answer called {', '.join(last.calls)} and waits for the output, which `ask` cannot give. "
+            f"Send it through the API as function_call_output with previous_response_id {last.response_id}, "
+            "or ask without --continue."
+        )
+    return last
 
 
 async def find_first_model(client: "ResponsesClient") -> str:
@@ -131,42 +173,84 @@ def build_body(
     return body
 
 
-async def stream_answer(client: "ResponsesClient", body: dict[str, Any]) -> dict[str, Any]:
-    """Print the deltas as they come; returns the response of the terminal event, {} when none came."""
-    import msgspec
+class Answer:
+    """One answer, printed as it comes. `response` is that of its terminal event, {} when none came."""
 
-    from antiphon.protocol.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
+    def __init__(self) -> None:
+        self.response: dict[str, Any] = {}
+        #: What was called and needs an output before the conversation can go on.
+        self.calls: list[str] = []
+        self._request_id = ""
+        self._is_line_open = False
 
-    response: dict[str, Any] = {}
-    async with client.stream(body) as events:
-        async for event in events:
-            print_delta(event)
-            if isinstance(event, ResponseCompleted | ResponseFailed | ResponseIncomplete):
-                response = msgspec.json.decode(event.response)
-    click.echo()
-    return response
+    async def stream(self, client: "ResponsesClient", body: dict[str, Any]) -> None:
+        """Send the request and print text and calls at once."""
+        import msgspec
+
+        from antiphon.protocol.events import ResponseCompleted, ResponseFailed, ResponseIncomplete
+
+        try:
+            async with client.stream(body) as events:
+                self._request_id = events.headers.get("x-request-id", "")
+                async for event in events:
+                    self._print(event)
+                    if isinstance(event, ResponseCompleted | ResponseFailed | ResponseIncomplete):
+                        self.response = msgspec.json.decode(event.response)
+        finally:
+            self._end_line()
+
+    def _print(self, event: "Event") -> None:
+        """Visible text goes to standard output; refusals and calls too."""
+        import msgspec
+
+        from antiphon.protocol.events import OutputItemDone, OutputTextDelta, RefusalDelta
+
+        if isinstance(event, OutputTextDelta | RefusalDelta):
+            click.echo(event.delta, nl=False)
+            self._is_line_open = True
+        elif isinstance(event, OutputItemDone):
+            item = msgspec.json.decode(event.item)
+            call = render_call(item)
+            if call is None:
+                return
+            self._end_line()
+            click.echo(call)
+            # A call that was cut off is no question to answer.
+            if item.get("status", "completed") == "completed":
+                self.calls.append(item.get("name") or item["type"])
+
+    def _end_line(self) -> None:
+        if self._is_line_open:
+            click.echo()
+        self._is_line_open = False
+
+    def report_end(self) -> int:
+        """Say on standard error how it ended, unless it is complete; returns the exit status."""
+        status = self.response.get("status")
+        if status == "completed":
+            return 0
+        if status == "incomplete":
+            details = self.response.get("incomplete_details") or {}
+            reason = details.get("reason", "the server gives no reason")
+            click.echo(f"antiphon: the answer was cut short: {reason}", err=True)
+            return 0
+        error = self.response.get("error") or {}
+        said = error.get("message", "the answer broke off: the server ended it before its end")
+        request_id = f" (request id {self._request_id})" if self._request_id else ""
+        click.echo(f"antiphon: {said}{request_id}", err=True)
+        return 1
 
 
-def print_delta(event: "Event") -> None:
-    """Visible text goes to standard output at once; refusals too."""
-    from antiphon.protocol.events import OutputTextDelta, RefusalDelta
+def render_call(item: dict[str, Any]) -> str | None:
+    """A call that needs an output of the caller, on one line; None for every other item."""
+    if item.get("type") not in ANSWERED_CALLS:
+        return None
+    given = item.get("arguments", item.get("input", item.get("action", "")))
+    if not isinstance(given, str):
+        import msgspec
 
-    if isinstance(event, OutputTextDelta | RefusalDelta):
-        click.echo(event.delta, nl=False)
-
-
-def report_end(response: dict[str, Any]) -> int:
-    """Say on standard error how the answer ended, unless it is complete; returns the exit status."""
-    status = response.get("status")
-    if status == "completed":
-        return 0
-    if status == "incomplete":
-        reason = (response.get("incomplete_details") or {}).get("reason", "the server gives no reason")
-        click.echo(f"antiphon: the answer was cut short: {reason}", err=True)
-        return 0
-    error = (response.get("error") or {}).get("message", "the stream ended without an end of the answer")
-    click.echo(f"antiphon: {error}", err=True)
-    return 1
+        given = msgspec.json.encode(given).decode()
+    return f"{item.get('name') or item['type']}({given})"
 
 
 def report_usage(response: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ undecided (or wrong use).
 
 import asyncio
 import secrets
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,18 +26,26 @@ Examples:
   antiphon check http://127.0.0.1:8300
   antiphon check localhost:11434 --model qwen3:4b
   antiphon check https://models.example/v1 --model M --key-env MODELS_KEY --junit state.xml
-  antiphon check localhost:8000 --only state.continues --only state.tool-loop
+  antiphon check localhost:8000 --only state.continues --only stream
+  antiphon check localhost:8300 --key-env ADA --second-key-env BEN
+  antiphon check localhost:8300 --restart-command 'systemctl --user restart antiphon'
   antiphon check --print-script > check-responses-state.sh
 
 \b
-Exit status: 0 every requirement is kept; 1 at least one is broken; 2 none is
-broken and at least one undecided, or wrong use; 130 interrupted.""",
+Exit status: 0 every requirement that was tried is kept; 1 at least one is
+broken; 2 none is broken and at least one undecided, or wrong use; 130 interrupted.""",
 )
 @click.argument("url", required=False)
 @click.option("--model", help="Model to ask; else the first one that the server lists.")
 @click.option("--key-env", metavar="NAME", help="Environment variable that holds the server's API key.")
+@click.option("--second-key-env", metavar="NAME", help="Variable with a key of another tenant.")
+@click.option(
+    "--restart-command",
+    metavar="COMMAND",
+    help="Shell command that restarts the server; run once, between two requests.",
+)
 @click.option("--only", multiple=True, metavar="ID|AREA", help="Try this requirement or area; repeatable.")
-@click.option("--list", "lists", is_flag=True, help="List the requirements and stop.")
+@click.option("--list", "lists", is_flag=True, help="List the requirements by areas and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), help="Write a JUnit XML file, too.")
 @click.option("--seed", type=int, help="Decides every random word and id; else drawn and printed.")
@@ -55,11 +64,29 @@ broken and at least one undecided, or wrong use; 130 interrupted.""",
     show_default=True,
     help="Length of the long chain.",
 )
+@click.option(
+    "--window-tokens",
+    type=click.IntRange(min=1),
+    default=40_000,
+    show_default=True,
+    help="Size to which a history is grown to find the end of the window.",
+)
+@click.option(
+    "--recall",
+    "recall_words",
+    metavar="N",
+    type=click.IntRange(min=0, max=1000),
+    default=0,
+    show_default=True,
+    help="Plant N random names and count how many the model brings back.",
+)
 @click.option("--print-script", is_flag=True, help="Print a check that needs only sh and Python; then stop.")
 def check(
     url: str | None,
     model: str | None,
     key_env: str | None,
+    second_key_env: str | None,
+    restart_command: str | None,
     only: tuple[str, ...],
     lists: bool,
     as_json: bool,
@@ -67,10 +94,12 @@ def check(
     seed: int | None,
     timeout_s: float,
     rounds: int,
+    window_tokens: int,
+    recall_words: int,
     print_script: bool,
 ) -> int:
     """Check the Responses server at URL: a host, a base or a full /responses URL."""
-    from antiphon.checker import CheckOptions, read_script
+    from antiphon.checker import CheckOptions, read_script, run_restart_command
     from antiphon.cli.ask import read_key
 
     if print_script:
@@ -82,13 +111,17 @@ def check(
         return 0
     if url is None:
         raise click.UsageError("Name the server: antiphon check URL")
-    key = read_key(key_env)
+    key, second_key = read_key(key_env), read_key(second_key_env)
     options = CheckOptions(
         requirements=requirements,
         api_key=key.reveal() if key is not None else None,
         seed=secrets.randbelow(SEEDS) if seed is None else seed,
         timeout_s=timeout_s,
         rounds=rounds,
+        window_tokens=window_tokens,
+        second_key=second_key.reveal() if second_key is not None else None,
+        restart=partial(run_restart_command, restart_command) if restart_command else None,
+        recall_words=recall_words,
     )
     report = run(url, model, options, quiet=as_json)
     if junit is not None:
@@ -108,19 +141,33 @@ def choose_requirements(only: tuple[str, ...]) -> "list[Requirement]":
 
 
 def list_requirements(requirements: "list[Requirement]") -> None:
-    """Id, sentence and source of each."""
+    """Id, sentence and source of each, by areas."""
+    from antiphon.checker import render_area
+
+    area = None
     for requirement in requirements:
+        if requirement.area != area:
+            area = requirement.area
+            click.echo(render_area(area))
         click.echo(f"{requirement.id}\n    {requirement.sentence}\n    {requirement.source}")
 
 
 def run(url: str, model: str | None, options: "CheckOptions", *, quiet: bool) -> "Report":
-    """Run the check and print it: each result as it comes, or the whole as JSON."""
-    from antiphon.checker import render_json, render_result, render_summary, run_check
+    """Run the check and print it: each result as it comes, by areas, or the whole as JSON."""
+    from antiphon.checker import Result, render_area, render_json, render_result, render_summary, run_check
     from antiphon.client import AddressError
 
-    on_progress = None if quiet else lambda result: click.echo(render_result(result))
+    shown: list[str] = []
+    several = len({requirement.area for requirement in options.requirements}) > 1
+
+    def show(result: Result) -> None:
+        if several and result.area not in shown:
+            shown.append(result.area)
+            click.echo(render_area(result.area))
+        click.echo(render_result(result))
+
     try:
-        report = asyncio.run(run_check(url, model, options, on_progress))
+        report = asyncio.run(run_check(url, model, options, None if quiet else show))
     except AddressError as error:
         raise click.UsageError(str(error)) from error
     click.echo(render_json(report) if quiet else f"\n{render_summary(report)}")

@@ -1,8 +1,14 @@
-"""`antiphon config check|show`: the configuration as `serve` would load it. It starts nothing."""
+"""`antiphon config check|show`: the configuration as `serve` would load it. It starts nothing.
+
+Invariant: what `check` finds in order, `serve` does not refuse for its configuration.
+"""
 
 from pathlib import Path
 
 import click
+
+from antiphon.cli import MISUSED
+from antiphon.protocol.errors import AntiphonError
 
 FILE_HELP = "Configuration file; else ./antiphon.toml, then the user's."
 
@@ -29,9 +35,19 @@ def show(file: Path | None) -> None:
 
 @config.command(epilog="\b\nExample:\n  antiphon config check && antiphon serve")
 @click.option("--config", "file", type=click.Path(path_type=Path), help=FILE_HELP)
-def check(file: Path | None) -> None:
+def check(file: Path | None) -> int:
     """Print ok, or every problem with its remedy (exit status 2)."""
     from antiphon.config import load_config
 
     loaded = load_config(file=file)
+    # Heavy, and needed only for a configuration that can be loaded.
+    from antiphon.bootstrap import check_backends
+
+    try:
+        check_backends(loaded)
+    except AntiphonError as error:
+        for line in error.message.splitlines():
+            click.echo(f"antiphon: {line}", err=True)
+        return MISUSED
     click.echo(f"ok: {loaded.file or 'no file, environment and defaults alone'}")
+    return 0

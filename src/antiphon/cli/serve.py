@@ -23,10 +23,16 @@ SHOWN_MODELS = 8
     short_help="Serve the Responses API in front of a model server.",
     epilog="""\b
 Examples:
-  antiphon serve --scripted
+  antiphon serve
+  antiphon serve --local --model-file model.gguf
   antiphon serve --upstream http://localhost:11434
   antiphon serve --upstream https://models.example/v1 --upstream-key-env MODELS_KEY
+  antiphon serve --scripted
   antiphon serve --config antiphon.toml --port 8400
+
+\b
+With nothing configured the default embedded model is served; it is
+downloaded once. The others: antiphon models list.
 
 \b
 Exit status: 0 stopped; 1 failed, or the port is taken; 2 wrong use or
@@ -37,7 +43,15 @@ configuration; 130 interrupted.""",
     "--upstream", metavar="URL", help="Model server: a host, a base or a full chat/completions URL."
 )
 @click.option("--upstream-key-env", metavar="NAME", help="Variable that holds the model server's API key.")
-@click.option("--model", metavar="NAME", help="Model of --upstream or --scripted that clients may ask for.")
+@click.option("--local", is_flag=True, help="Serve the embedded model; it is downloaded if it is not here.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="Model of --local; or of --upstream or --scripted, that clients may ask for.",
+)
+@click.option(
+    "--model-file", type=click.Path(), metavar="FILE", help="GGUF file for --local, instead of --model."
+)
 @click.option(
     "--scripted", is_flag=True, help="Serve the scripted model: deterministic, needs no model server."
 )
@@ -48,15 +62,19 @@ configuration; 130 interrupted.""",
     "--data", type=click.Path(), metavar="DIR", help="Folder of the database (the user's data folder)."
 )
 def serve(file: Path | None, **options: Any) -> int:
-    """Serve the complete, stateful Responses API in front of a model server."""
-    from antiphon.config import load_config, require_endpoints
+    """Serve the complete, stateful Responses API in front of a model server, or of the embedded model."""
+    from antiphon.config import load_config
 
-    config = load_config(build_flags(**options), file=file)
-    require_endpoints(config)
+    flags = build_flags(**options)
+    config = load_config(flags, file=file)
+    if not config.endpoints:
+        config = load_config({**flags, "endpoints": {"local": {"dialect": "local"}}}, file=file)
     from antiphon.bootstrap import serve as serve_config
+    from antiphon.cli.progress import show_progress
 
     try:
-        serve_config(config, lambda facts: click.echo(render_announcement(facts)))
+        with show_progress() as report:
+            serve_config(config, lambda facts: click.echo(render_announcement(facts)), report)
     except OSError as error:
         message = explain_listen_error(error, config)
         if message is None:
@@ -71,6 +89,8 @@ def build_flags(
     upstream: str | None,
     upstream_key_env: str | None,
     model: str | None,
+    local: bool,
+    model_file: str | None,
     scripted: bool,
     script: str | None,
     host: str | None,
@@ -78,21 +98,27 @@ def build_flags(
     data: str | None,
 ) -> dict[str, Any]:
     """The options as a nested table like the file's; raises `UsageError` for options that need another."""
-    if upstream is not None and scripted:
-        raise click.UsageError("--upstream and --scripted exclude each other.")
+    if (upstream is not None) + local + scripted > 1:
+        raise click.UsageError("--upstream, --local and --scripted exclude each other.")
     if upstream_key_env is not None and upstream is None:
         raise click.UsageError("--upstream-key-env needs --upstream.")
     if script is not None and not scripted:
         raise click.UsageError("--script needs --scripted.")
-    if model is not None and upstream is None and not scripted:
-        raise click.UsageError("--model needs --upstream or --scripted.")
+    if model is not None and upstream is None and not local and not scripted:
+        raise click.UsageError("--model needs --local, --upstream or --scripted.")
+    if model_file is not None and not local:
+        raise click.UsageError("--model-file needs --local.")
+    if model_file is not None and model is not None:
+        raise click.UsageError("--model and --model-file exclude each other.")
     flags: dict[str, Any] = {"server": drop_unset(host=host, port=port, data=data)}
     if upstream is not None:
         endpoint = drop_unset(dialect="chat_completions", url=upstream, key_env=upstream_key_env)
         flags["endpoints"] = {"upstream": endpoint}
+    elif local:
+        flags["endpoints"] = {"local": drop_unset(dialect="local", model=model, model_file=model_file)}
     elif scripted:
         flags["endpoints"] = {"scripted": drop_unset(dialect="scripted", script=script)}
-    if model is not None:
+    if model is not None and not local:
         flags["models"] = {model: {"endpoint": "scripted" if scripted else "upstream", "model": model}}
     return flags
 

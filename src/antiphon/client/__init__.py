@@ -5,7 +5,12 @@ Importing it is cheap: the HTTP library is loaded by the first request over the 
 
 from antiphon.client.addresses import AddressError, resolve_responses_url
 from antiphon.client.app_transport import AppTransport
-from antiphon.client.errors import ApplicationFailedError, ClientError, ConnectionFailedError
+from antiphon.client.errors import (
+    ApplicationFailedError,
+    ClientError,
+    ConnectionFailedError,
+    UnreachableError,
+)
 from antiphon.client.network_transport import NetworkTransport
 from antiphon.client.responses import EventStream, ResponseReply, ResponsesClient
 from antiphon.client.transport import Reply, Transport, TransportLimits
@@ -23,5 +28,6 @@ __all__ = [
     "ResponsesClient",
     "Transport",
     "TransportLimits",
+    "UnreachableError",
     "resolve_responses_url",
 ]

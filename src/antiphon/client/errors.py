@@ -3,6 +3,7 @@
 AntiphonError
 ├── ClientError                 the server answered, with an error or with something unreadable
 └── ConnectionFailedError       no answer, or it broke off
+    ├── UnreachableError            no connection: nothing was sent
     └── ApplicationFailedError      the application in this process raised an exception
 """
 
@@ -34,9 +35,18 @@ class ClientError(AntiphonError):
         )
         self.status = status
 
+    @property
+    def request_id(self) -> str:
+        """What the server's log calls this request; empty when the server does not tell."""
+        return self.headers.get("x-request-id", "")
+
 
 class ConnectionFailedError(AntiphonError):
     """The server could not be reached, or the connection broke off."""
+
+
+class UnreachableError(ConnectionFailedError):
+    """No connection to the server could be made, so nothing was sent."""
 
 
 class ApplicationFailedError(ConnectionFailedError):

@@ -5,10 +5,12 @@ It knows no Responses API, follows no redirects and reads no proxy settings.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING
 
-from antiphon.client.errors import ConnectionFailedError
+from antiphon.client.errors import ConnectionFailedError, UnreachableError
 from antiphon.client.transport import Reply, TransportLimits, read_all
 
 if TYPE_CHECKING:
@@ -37,9 +39,13 @@ class NetworkTransport:
             response = await session.request(
                 method, url, headers=dict(headers), data=body, allow_redirects=False
             )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as failure:
+            raise UnreachableError(
+                f"cannot reach {self._base_url}: {_describe(failure, self._limits)}"
+            ) from failure
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as failure:
             raise ConnectionFailedError(
-                f"cannot reach {self._base_url}: {_describe(failure, self._limits)}"
+                f"no answer from {self._base_url}: {_describe(failure, self._limits)}"
             ) from failure
         return _NetworkReply(response, self._limits)
 
@@ -95,7 +101,33 @@ class _NetworkReply:
 
 
 def _describe(failure: Exception, limits: TransportLimits) -> str:
-    if isinstance(failure, TimeoutError):
-        told = str(failure) or "no answer in time"
-        return f"{told} (limits: {limits.connect_timeout_s:g} s to connect, {limits.idle_timeout_s:g} s idle)"
-    return str(failure) or type(failure).__name__
+    """What happened, in words that need no knowledge of the HTTP library."""
+    import aiohttp
+
+    sentences: dict[type[Exception], str] = {
+        aiohttp.ConnectionTimeoutError: f"no connection within {limits.connect_timeout_s:g} s",
+        TimeoutError: f"nothing came for {limits.idle_timeout_s:g} s",
+        aiohttp.ClientConnectorDNSError: "no machine of this name is known",
+        aiohttp.ClientConnectorCertificateError: "its TLS certificate is not trusted",
+        aiohttp.ClientSSLError: "it does not speak TLS as expected; is it http:// instead of https://?",
+        aiohttp.ServerDisconnectedError: "the server closed the connection",
+        aiohttp.ClientPayloadError: "the server closed the connection before the end",
+        aiohttp.ClientResponseError: "what came back is not HTTP",
+        aiohttp.InvalidURL: "this is no address of a server",
+    }
+    for kind, sentence in sentences.items():
+        if isinstance(failure, kind):
+            return sentence
+    return _describe_system_error(failure) or str(failure) or type(failure).__name__
+
+
+def _describe_system_error(failure: Exception) -> str:
+    """`OSError(111)`, however the library wrapped it -> `nothing listens there`."""
+    number = getattr(getattr(failure, "os_error", failure), "errno", None)
+    if number is None:
+        return ""
+    if number == errno.ECONNREFUSED:
+        return "nothing listens there"
+    if number in (errno.ECONNRESET, errno.EPIPE):
+        return "the server closed the connection"
+    return os.strerror(number).lower()

@@ -11,13 +11,13 @@ from antiphon.config.loading import (
     load_config,
     normalise_url,
     read_secret,
-    require_endpoints,
 )
 from antiphon.config.settings import (
     Config,
     EndpointSettings,
     KeySettings,
     Limits,
+    LocalSettings,
     ModelSettings,
     Secret,
     ServeFacts,
@@ -33,6 +33,7 @@ __all__ = [
     "EndpointSettings",
     "KeySettings",
     "Limits",
+    "LocalSettings",
     "ModelSettings",
     "Problem",
     "Secret",
@@ -48,5 +49,4 @@ __all__ = [
     "normalise_url",
     "read_secret",
     "render_settings_markdown",
-    "require_endpoints",
 ]

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from antiphon.backends.profiles import PROFILES
-from antiphon.config.gathering import ConfigError, Loader, Problem, render_value, suggest
+from antiphon.config.gathering import ConfigError, Loader, render_value, suggest
 from antiphon.config.settings import (
     NAMED_SECTIONS,
     SINGLE_SECTIONS,
@@ -27,6 +27,14 @@ from antiphon.config.settings import (
 )
 
 FILE_NAME = "antiphon.toml"
+#: The dialect that an endpoint's setting belongs to; the others belong to all.
+_FIELD_DIALECTS = {
+    "url": "chat_completions",
+    "key_env": "chat_completions",
+    "model": "local",
+    "model_file": "local",
+    "script": "scripted",
+}
 
 
 class UserFolders(NamedTuple):
@@ -35,6 +43,7 @@ class UserFolders(NamedTuple):
     config: Path
     data: Path
     state: Path
+    cache: Path
 
 
 def load_config(
@@ -59,32 +68,34 @@ def load_config(
         _read_file(loader, path)
     loader.add_environment(environ, cwd)
     loader.add_table(flags or {}, cwd, None)
+    loader.check_odd_variables()
     sections = {section: loader.build(section) for section in SINGLE_SECTIONS}
     named = {
         section: {name: loader.build(section, name) for name in loader.names[section]}
         for section in NAMED_SECTIONS
     }
-    built = {section: _drop_none(entries) for section, entries in named.items()}
     profiles = {**PROFILES, **named["profiles"]}
     endpoints = {
-        name: _finish_endpoint(loader, entry, environ, profiles) for name, entry in built["endpoints"].items()
+        name: _finish_endpoint(loader, entry, environ, profiles) for name, entry in named["endpoints"].items()
     }
     models = {
         name: _finish_model(loader, entry, named["endpoints"], profiles)
-        for name, entry in built["models"].items()
+        for name, entry in named["models"].items()
     }
-    keys = {name: _finish_key(loader, entry) for name, entry in built["keys"].items()}
+    keys = {name: _finish_key(loader, entry) for name, entry in named["keys"].items()}
     _check_distinct_keys(loader, keys)
     server = _finish_server(loader, sections["server"], folders, bool(loader.names["keys"]))
+    local = _finish_local(loader, sections["local"], folders)
     if loader.problems:
         raise ConfigError(loader.problems)
     return Config(
         server=server,
         store=sections["store"],
         limits=sections["limits"],
+        local=local,
         endpoints=endpoints,
         models=models,
-        profiles=built["profiles"],
+        profiles=named["profiles"],
         keys=keys,
         file=str(path) if path else None,
         origins={path: value.origin for path, value in loader.values.items()},
@@ -103,21 +114,20 @@ def _read_file(loader: Loader, path: Path) -> None:
         loader.add_table(table, path.parent, str(path))
 
 
-def _drop_none(entries: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry for name, entry in entries.items() if entry is not None}
-
-
 def find_user_folders() -> UserFolders:
     """The user's folders, by the platform's rules."""
     from platformdirs import PlatformDirs
 
     folders = PlatformDirs("antiphon", appauthor=False)
-    return UserFolders(folders.user_config_path, folders.user_data_path, folders.user_state_path)
+    return UserFolders(
+        folders.user_config_path, folders.user_data_path, folders.user_state_path, folders.user_cache_path
+    )
 
 
 def read_secret(variable: str, environ: Mapping[str, str] | None = None) -> Secret | None:
     """The secret in an environment variable; None when it is unset or empty."""
-    value = (os.environ if environ is None else environ).get(variable)
+    # Files and shells leave a line end behind a key, which no header may hold.
+    value = (os.environ if environ is None else environ).get(variable, "").strip()
     return Secret(value) if value else None
 
 
@@ -135,8 +145,6 @@ def find_file(file: Path | None, cwd: Path, folders: UserFolders) -> Path | None
 
 
 def _finish_server(loader: Loader, server: Any, folders: UserFolders, has_keys: bool) -> Any:
-    if server is None:
-        return None
     if not is_loopback(server.host) and not has_keys:
         loader.fail(
             ("server", "host"),
@@ -150,6 +158,13 @@ def _finish_server(loader: Loader, server: Any, folders: UserFolders, has_keys: 
     return msgspec.structs.replace(server, data=str(folder / Path(server.data).expanduser()))
 
 
+def _finish_local(loader: Loader, local: Any, folders: UserFolders) -> Any:
+    if not local.cache:
+        return msgspec.structs.replace(local, cache=str(folders.cache / "models"))
+    folder = loader.values["local", "cache"].folder
+    return msgspec.structs.replace(local, cache=str(folder / Path(local.cache).expanduser()))
+
+
 def _finish_endpoint(
     loader: Loader, endpoint: EndpointSettings, environ: Mapping[str, str], profiles: Mapping[str, Any]
 ) -> EndpointSettings:
@@ -157,13 +172,12 @@ def _finish_endpoint(
     key = _read_key(loader, endpoint, environ)
     _check_reference(loader, (*place, "profile"), endpoint.profile, profiles)
     url = endpoint.url
-    if endpoint.dialect == "scripted":
-        for field in ("url", "key_env"):
-            if getattr(endpoint, field):
-                remedy = f"Remove it, or set dialect = {render_value('chat_completions')}."
-                _fail_field(loader, (*place, field), "A scripted endpoint has no server.", remedy)
-    elif endpoint.script:
-        _fail_field(loader, (*place, "script"), "Only a scripted endpoint plays a script.", "Remove it.")
+    if loader.has_failed((*place, "dialect")):
+        # What it needs is not known.
+        return endpoint
+    _check_foreign_fields(loader, place, endpoint)
+    if endpoint.dialect != "chat_completions":
+        pass
     elif not url:
         remedy = "Set it to the model server, for example http://localhost:11434."
         _fail_field(loader, (*place, "url"), "This setting is required.", remedy)
@@ -172,9 +186,34 @@ def _finish_endpoint(
             url = normalise_url(url)
         except ValueError as error:
             _fail_field(loader, (*place, "url"), str(error), "Give an address like http://localhost:11434.")
-    is_played = endpoint.dialect == "scripted"
+    is_played, is_run = endpoint.dialect == "scripted", endpoint.dialect == "local"
     script = _find_path(loader, (*place, "script"), endpoint.script) if is_played else None
-    return msgspec.structs.replace(endpoint, url=url, key=key, script=str(script) if script else "")
+    model_file = _find_path(loader, (*place, "model_file"), endpoint.model_file) if is_run else None
+    return msgspec.structs.replace(
+        endpoint,
+        url=url,
+        key=key,
+        script=str(script) if script else "",
+        model_file=str(model_file) if model_file else "",
+    )
+
+
+def _check_foreign_fields(loader: Loader, place: tuple[str, ...], endpoint: EndpointSettings) -> None:
+    """What only an endpoint of another dialect can have."""
+    for field, dialect in _FIELD_DIALECTS.items():
+        if not getattr(endpoint, field) or dialect == endpoint.dialect:
+            continue
+        if dialect == "chat_completions":
+            problem = f"A {endpoint.dialect} endpoint has no server."
+        else:
+            problem = f"Only a {dialect} endpoint has this."
+        remedy = f"Remove it, or set dialect = {render_value(dialect)}."
+        if field == "model":
+            remedy += " The name of a model at a server stands in [models.ALIAS]."
+        _fail_field(loader, (*place, field), problem, remedy)
+    if endpoint.dialect == "local" and endpoint.model and endpoint.model_file:
+        problem = "An endpoint runs a model of the list or a file, not both."
+        _fail_field(loader, (*place, "model_file"), problem, "Remove this, or model.")
 
 
 def _read_key(loader: Loader, endpoint: EndpointSettings, environ: Mapping[str, str]) -> Secret | None:
@@ -260,20 +299,12 @@ def _find_path(loader: Loader, path: tuple[str, ...], name: str) -> Path | None:
 
 
 def _fail_field(loader: Loader, path: tuple[str, ...], problem: str, remedy: str) -> None:
+    if loader.has_failed(path):
+        return
     origin = loader.origin(*path)
     if origin == "default" and len(path) == 3:
         origin = loader.names[path[0]][path[1]]
     loader.fail(path, origin, problem, remedy)
-
-
-def require_endpoints(config: Config) -> None:
-    """Raise `ConfigError` when there is nothing to serve."""
-    if not config.endpoints:
-        remedy = (
-            "Pass --upstream URL for a model server (for example --upstream http://localhost:11434),"
-            " or --scripted to try it without one, or add [endpoints.NAME] with a url to antiphon.toml."
-        )
-        raise ConfigError([Problem("endpoints", config.file or "no file", "No model is configured.", remedy)])
 
 
 def normalise_url(text: str) -> str:

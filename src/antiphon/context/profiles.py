@@ -3,9 +3,16 @@
 A profile is data: it knows no server and does nothing. The table of known ones is in `backends`.
 """
 
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
+
+from antiphon.protocol.requests import Effort
+
+#: Request hints that a server may take by the same name.
+Hint: TypeAlias = Literal[
+    "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "user"
+]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -13,11 +20,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     name: str = "default"
     #: Tokens that prompt and output share; None: ask the server.
-    window_tokens: int | None = None
+    window_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     #: None: unknown, images are sent and the server decides.
     sees_images: bool | None = None
-    #: `native`: the server takes `tools`; `none`: it has no way to call them.
-    tools: Literal["native", "none"] = "native"
+    #: `native`: the server takes `tools`; `schema`: they are told in the prompt, and the model answers with
+    #: constrained JSON that is a call or a reply; `none`: tools are left out.
+    tools: Literal["native", "schema", "none"] = "native"
     #: `named`: takes the object form; `required`: takes the word only, so one forced tool is sent alone;
     #: `ignored`: takes neither, so the answer is checked and asked for once more.
     tool_choice: Literal["named", "required", "ignored"] = "required"
@@ -27,11 +35,13 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: it writes, so without these reports it works through the whole prompt for nobody.
     asks_for_progress: bool = False
     #: Values of `reasoning.effort` that the server knows, weakest first; empty: it has no such setting.
-    efforts: tuple[str, ...] = ()
+    efforts: tuple[Effort, ...] = ()
     #: Where the effort is told: a field of its own, or an argument for the chat template (llama.cpp).
     effort_field: Literal["reasoning_effort", "chat_template_kwargs"] = "reasoning_effort"
     #: The name of the output limit.
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    #: Whether an output limit that the window has no room for is refused, so that we set none of our own.
+    refuses_large_limits: bool = False
     #: The key of an assistant message that carries its earlier reasoning back; `none`: not sent back.
     reasoning_field: Literal["reasoning_content", "reasoning", "thinking", "none"] = "reasoning_content"
     #: Text that starts with `<think>` is reasoning up to `</think>`.
@@ -45,4 +55,4 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     #: Whether `stream_options.include_usage` may be sent.
     stream_usage: bool = True
     #: Request hints that the server understands and that are passed on by these names.
-    hints: tuple[str, ...] = ()
+    hints: tuple[Hint, ...] = ()

@@ -13,7 +13,7 @@ from antiphon.engine.listing import list_input_items
 from antiphon.engine.round import Round
 from antiphon.engine.settings import Settings, StoredOutcome, build_response
 from antiphon.engine.windows import WindowCache
-from antiphon.protocol.errors import NotFoundError
+from antiphon.protocol.errors import NotFoundError, StoreError
 from antiphon.protocol.requests import CreateRequest
 from antiphon.protocol.responses import DeletedResponse, ListPage, Response
 from antiphon.store import Record, Store
@@ -60,7 +60,13 @@ class Engine:
 
     async def delete(self, tenant: str, response_id: str) -> DeletedResponse:
         """Delete a response for good; what continues from it cannot be continued any more."""
-        if not await self._store.delete(tenant, response_id):
+        try:
+            deleted = await self._store.delete(tenant, response_id)
+        except StoreError:
+            # The content may be gone although its wiping failed; it must not be read from memory either.
+            self._cache.forget_node(response_id)
+            raise
+        if not deleted:
             raise _not_found(response_id)
         self._cache.forget_node(response_id)
         return DeletedResponse(id=response_id)

@@ -7,6 +7,7 @@ request itself can be refused any more; what fails later is the model server or 
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -37,6 +38,7 @@ from antiphon.store import Record, Store
 NODES_AT_ONCE = 128
 
 _decode_raws = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_settings = msgspec.json.Decoder(Settings).decode
 _decode_outcome = msgspec.json.Decoder(StoredOutcome).decode
 
 
@@ -72,13 +74,13 @@ async def gather(
     _refuse_lone_outputs(request.input)
     check_pairing(
         request.input,
-        open_calls=window.open_calls,
+        open_calls=frozenset(window.open_calls),
         is_earlier_call=window.has_call,
         is_earlier_item=window.has_item,
     )
     refuse_images(request, target.profile, in_history=window.has_images)
-    segment = target.backend.transcribe(request.input, target.profile, at_start=window.depth == 0)
-    warnings = [("transcript", text) for text in segment.warnings]
+    segment = _transcribe_input(request.input, target, window)
+    warnings = [("transcript", text) for text in dict.fromkeys((*window.notes, *segment.warnings))]
     ask = _make_ask(request, target, window, segment, warnings)
     tools = encode_tools(request)
     return Plan(
@@ -92,7 +94,7 @@ async def gather(
         since_deletion=since_deletion,
         segment=segment,
         ask=ask,
-        made_with=_sign(target, request.instructions, tools),
+        made_with=_sign(target, request.instructions, tools, msgspec.to_builtins(request.tool_choice)),
         hidden_tools=_find_hidden(request, ask),
         warnings=warnings,
     )
@@ -115,7 +117,8 @@ async def _find_window(
 
 def _transcript_traits(profile: Profile) -> str:
     """What of a profile changes the bytes of a transcript."""
-    return f"{profile.system_messages} {profile.reasoning_field}"
+    tools = "native" if profile.tools == "native" else "plain"
+    return f"{profile.system_messages} {profile.reasoning_field} {tools}"
 
 
 async def _rebuild(parent: str, tenant: str, target: Target, window: Window, store: Store) -> Window:
@@ -137,10 +140,17 @@ async def _rebuild(parent: str, tenant: str, target: Target, window: Window, sto
     return window
 
 
+def _transcribe_input(items: list[Item], target: Target, window: Window) -> Segment:
+    """What a round says, as the messages that continue its window."""
+    return target.backend.transcribe(
+        items, target.profile, at_start=window.depth == 0, open_calls=window.open_calls
+    )
+
+
 def _make_stored_step(node: Node, target: Target, window: Window, record: Record | None) -> Step:
     items = [decode_stored_item(raw) for raw in _decode_raws(node.input)]
     output = [decode_stored_item(raw) for raw in _decode_raws(node.output)]
-    segment = target.backend.transcribe(items, target.profile, at_start=window.depth == 0)
+    segment = _transcribe_input(items, target, window)
     outcome = _decode_outcome(record.outcome) if record is not None else None
     usage = outcome.usage if outcome is not None else None
     return make_step(
@@ -170,19 +180,38 @@ def make_step(
     replayed = [item for item in output if not _is_unfinished_call(item)]
     answer = target.backend.transcribe(replayed, target.profile, at_start=False)
     everything = [*items, *replayed]
-    calls = tuple(call_id for item in everything if is_call(item) and (call_id := get_call_id(item)))
+    calls = {
+        call_id: _name_call(item) for item in everything if is_call(item) and (call_id := get_call_id(item))
+    }
     answered = {get_call_id(item) for item in items if is_call_output(item)}
     return Step(
         node_id=node_id.partition("_")[2],
         pieces=tuple(piece for piece in (segment.body, answer.body) if piece),
         lead=segment.lead,
-        calls=calls,
+        calls=tuple(calls),
         item_ids=tuple(item_id for item in items if (item_id := get_item_id(item))),
-        open_calls=frozenset((*window.open_calls, *calls)) - answered,
+        open_calls={
+            call_id: name
+            for call_id, name in {**window.open_calls, **calls}.items()
+            if call_id not in answered
+        },
         has_images=any(has_image(item) for item in items),
+        notes=(*segment.warnings, *answer.warnings, *_note_unfinished(output)),
         prompt_tokens=prompt_tokens,
         prompt_made_with=made_with,
     )
+
+
+def _name_call(item: Item) -> str:
+    return item.value.name if isinstance(item.value, FunctionCall) else item.type
+
+
+def _note_unfinished(output: list[Item]) -> list[str]:
+    return [
+        f"The call {get_call_id(item)} was cut off before its arguments were whole; it is not shown to the model."
+        for item in output
+        if _is_unfinished_call(item)
+    ]
 
 
 def _is_unfinished_call(item: Item) -> bool:
@@ -267,11 +296,19 @@ def _choose_tools(
     ask.tools = tools
     ask.tool_choice = "required" if word == "required" else "auto"
     ask.parallel_tool_calls = request.parallel_tool_calls
+    if profile.tools == "schema" and ask.top_logprobs is not None:
+        ask.top_logprobs = None
+        text = (
+            "The model calls tools by constrained JSON, whose log probabilities are not those of the answer."
+        )
+        warnings.append(("logprobs_left_out", text))
 
 
 def _find_hidden(request: CreateRequest, ask: Ask) -> frozenset[str]:
     """A model may call from its history what it was not offered; the client said that it must not."""
     declared = frozenset(tool.name for tool in request.tools if isinstance(tool, FunctionTool))
+    if ask.forced_tool is not None:
+        return declared - {ask.forced_tool}
     return declared.difference(tool.name for tool in ask.tools)
 
 
@@ -310,14 +347,18 @@ def _choose_hints(request: CreateRequest, profile: Profile) -> dict[str, object]
     return {name: value for name, value in hints.items() if value is not None}
 
 
-def _sign(target: Target, instructions: str | None, tools: bytes | None) -> bytes:
+def _sign(
+    target: Target, instructions: str | None, tools: bytes | None, tool_choice: str | dict[str, Any]
+) -> bytes:
     """What a prompt is made of beside the path, hashed: two rounds with the same one differ by appending alone."""
     if instructions is None and tools is None:
         return target.model.encode()
-    parts = (target.model.encode(), (instructions or "").encode(), tools or b"")
+    # The choice among tools decides which of them the prompt tells of.
+    chosen = msgspec.json.encode(tool_choice) if tools is not None else b""
+    parts = (target.model.encode(), (instructions or "").encode(), tools or b"", chosen)
     return hashlib.blake2b(b"\0".join(parts), digest_size=16).digest()
 
 
 def _sign_stored(target: Target, record: Record) -> bytes:
     instructions = record.instructions.decode() if record.instructions is not None else None
-    return _sign(target, instructions, record.tools)
+    return _sign(target, instructions, record.tools, _decode_settings(record.settings).tool_choice)

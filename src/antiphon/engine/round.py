@@ -19,7 +19,7 @@ from antiphon.engine.settings import StoredOutcome, StoredUsage, build_response
 from antiphon.engine.sink import EncodedEvent, EventSink
 from antiphon.engine.windows import WindowCache, extend
 from antiphon.protocol import events
-from antiphon.protocol.errors import AntiphonError, BackendError, ProtocolError, StoreError
+from antiphon.protocol.errors import AntiphonError, BackendError, ProtocolError
 from antiphon.protocol.items import decode_stored_item, get_call_id, get_item_id
 from antiphon.protocol.responses import Response
 from antiphon.sessions import CONTINUABLE
@@ -27,6 +27,9 @@ from antiphon.store import Record, Store, UnknownParentError
 
 _log = logging.getLogger("antiphon.engine")
 _encode = msgspec.json.Encoder().encode
+
+#: A request to the model server that is being opened is given this long to be given up.
+STOP_TIMEOUT_S = 5
 
 _TERMINAL: dict[str, type[events.ResponseEvent]] = {
     "completed": events.ResponseCompleted,
@@ -110,10 +113,28 @@ class Round:
         except Exception:  # noqa: BLE001 - as above: a stream that has begun gets its terminal event
             _log.exception("response %s could not be ended", self.id)
             last = self._send_failure(ProtocolError())
-        yield last
-        # To its end, so that the connection to the server is kept.
+        # Read to its end, so that the connection to the server is kept; whether or not the client reads.
+        rest = asyncio.create_task(self._read_rest())
+        try:
+            yield last
+        finally:
+            await rest
+
+    async def _read_rest(self) -> None:
         async for _ in self._batches:
             pass
+
+    async def interrupt(self, error: AntiphonError) -> list[EncodedEvent]:
+        """The server must stop: end upstream, record, and hand out the terminal event.
+
+        Nothing is handed out for a response that had ended already; it can be read.
+        """
+        ended = self._assembler.outcome is not None
+        await self._stop_upstream()
+        if ended:
+            return []
+        self._assembler.fail(error)
+        return await self._end()
 
     def make_keep_alive(self) -> list[EncodedEvent]:
         """A repeated `response.in_progress`: clients' idle timers count real events alone."""
@@ -123,18 +144,23 @@ class Round:
 
     async def abandon(self) -> None:
         """The client left: stop the server's work and keep what there is as cancelled."""
-        if self._first is not None and not self._first.done():
-            self._first.cancel()
-            await asyncio.wait({self._first}, timeout=5)
-        await self._batches.aclose()
+        await self._stop_upstream()
         self._assembler.cancel()
         outcome = self._get_outcome()
-        if self._recorded or not self._plan.request.store or outcome.status != "cancelled":
+        if self._recorded or not self._plan.request.store:
             return
         try:
-            await self._store.record(self._make_record(outcome, StoredOutcome(warnings=self._warnings())))
-        except StoreError:
-            _log.exception("cancelled response %s could not be stored", self.id)
+            # Where the client left while a whole answer was being stored, it may be there: then this fails.
+            await self._record(outcome)
+        except AntiphonError as error:
+            if outcome.status == "cancelled":
+                _log.error("cancelled response %s could not be stored: %s", self.id, error.message)
+
+    async def _stop_upstream(self) -> None:
+        if self._first is not None and not self._first.done():
+            self._first.cancel()
+            await asyncio.wait({self._first}, timeout=STOP_TIMEOUT_S)
+        await self._batches.aclose()
 
     def _open_stream(self) -> AsyncGenerator[list[BackendEvent], None]:
         plan = self._plan

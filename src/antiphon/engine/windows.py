@@ -6,6 +6,7 @@ items nor stores. Invariant: a strand through a deleted node is never used again
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 #: What an entry costs beside its bytes: objects, dictionary slots, ids.
@@ -25,6 +26,8 @@ class Strand:
     item_ids: dict[str, int] = field(default_factory=dict)
     #: The first node with an image in it; None while there is none.
     first_image: int | None = None
+    #: What of the history the model is not shown as it was, in words, with the node that it concerns.
+    notes: dict[str, int] = field(default_factory=dict)
     entries: list[tuple[str, str]] = field(default_factory=list)
     size: int = 0
     dead: bool = False
@@ -38,16 +41,15 @@ class Window:
     depth: int = 0
     piece_count: int = 0
     lead: str = ""
-    open_calls: frozenset[str] = frozenset()
+    #: The calls that wait for their output, id -> function name, in their order.
+    open_calls: Mapping[str, str] = field(default_factory=dict)
     #: The backend's count of the last prompt, and what it was made with, to notice a truncation upstream.
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
 
     @property
     def pieces(self) -> list[bytes]:
-        """The transcript so far."""
-        if self.piece_count == len(self.strand.pieces):
-            return self.strand.pieces
+        """The transcript so far, as a list of its own: the strand's grows when another round continues here."""
         return self.strand.pieces[: self.piece_count]
 
     def has_call(self, call_id: str) -> bool:
@@ -59,6 +61,11 @@ class Window:
         """Whether the path up to here holds an image."""
         first = self.strand.first_image
         return first is not None and first < self.depth
+
+    @property
+    def notes(self) -> list[str]:
+        """What of the path up to here is not shown to the model as it was."""
+        return [note for note, at in self.strand.notes.items() if at < self.depth]
 
     def has_item(self, item_id: str) -> bool:
         """Whether the path up to here holds the item: by the client's id, or by the node in our own ids."""
@@ -77,8 +84,9 @@ class Step:
     lead: str = ""
     calls: tuple[str, ...] = ()
     item_ids: tuple[str, ...] = ()
-    open_calls: frozenset[str] = frozenset()
+    open_calls: Mapping[str, str] = field(default_factory=dict)
     has_images: bool = False
+    notes: tuple[str, ...] = ()
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
 
@@ -100,6 +108,8 @@ def extend(window: Window, step: Step) -> Window:
         strand.calls[call_id] = position
     for item_id in step.item_ids:
         strand.item_ids[item_id] = position
+    for note in step.notes:
+        strand.notes.setdefault(note, position)
     if step.has_images and strand.first_image is None:
         strand.first_image = position
     strand.size += ENTRY_OVERHEAD_BYTES + sum(len(piece) for piece in step.pieces)
@@ -124,6 +134,7 @@ def _branch(window: Window) -> Strand:
         nodes={node: at for node, at in old.nodes.items() if at < window.depth},
         calls={call: at for call, at in old.calls.items() if at < window.depth},
         item_ids={item: at for item, at in old.item_ids.items() if at < window.depth},
+        notes={note: at for note, at in old.notes.items() if at < window.depth},
         first_image=old.first_image if window.has_images else None,
         size=ENTRY_OVERHEAD_BYTES * window.depth + sum(map(len, pieces)),
         # A window whose path was deleted while its answer was made must not come back to life.

@@ -6,7 +6,7 @@ wire. It runs only after the fast decoder has refused a value. Invariant: it rai
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect
@@ -15,6 +15,8 @@ from antiphon.protocol.errors import RequestError
 
 #: Deepest nesting of arrays and objects in a body. Beyond it, later steps could run out of stack.
 MAX_DEPTH = 100
+#: One value of a request, or one input item, may hold this many arrays and objects.
+MAX_CONTAINERS: Final = 100_000
 #: An allowed key within this edit distance of an unknown one is suggested.
 SUGGESTION_DISTANCE = 2
 
@@ -25,23 +27,43 @@ _decode_raws = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # Bodies
 
 
-def decode_body(body: bytes) -> tuple[dict[str, Any], dict[str, msgspec.Raw]]:
-    """The JSON object in a request body, decoded, and the raw bytes of each of its values.
+def decode_body(body: bytes) -> dict[str, msgspec.Raw]:
+    """The JSON object in a request body: the raw bytes of each of its values, none of them looked into.
 
-    Raises `RequestError` for anything that is not one JSON object of bounded depth in valid UTF-8.
+    A body is never decoded whole: a small one can stand for a tree that fills the memory. Raises
+    `RequestError` for what is not one JSON object in valid UTF-8; `check_value` looks into the values.
     """
     try:
-        tree = _decode_any(body)
-        if type(tree) is not dict:
-            raise _unreadable(f"the top level must be an object, not {name_kind(tree)}")
-        # Cheap upper bound first: small requests never pay for the walk.
-        if body.count(b"[") + body.count(b"{") > MAX_DEPTH and is_too_deep(tree):
-            raise _unreadable(f"it is nested deeper than {MAX_DEPTH} levels")
-        return tree, _decode_raws(body)
+        if not body.isascii():
+            body.decode()
+        return _decode_raws(body)
+    except RecursionError as error:
+        raise _unreadable(f"it is nested deeper than {MAX_DEPTH} levels") from error
+    except msgspec.ValidationError as error:
+        raise _unreadable("the top level must be an object") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+        raise _unreadable(str(error)) from error
+
+
+def check_value(raw: bytes | msgspec.Raw, where: str) -> None:
+    """Raise when a value is no valid JSON all through, is nested too deeply, or holds too much to look at."""
+    data = bytes(raw)
+    containers = data.count(b"[") + data.count(b"{")
+    if containers > MAX_CONTAINERS:
+        raise RequestError(
+            f"Invalid '{where}': it holds more than {MAX_CONTAINERS} arrays and objects. Send less at once.",
+            param=where,
+            code="invalid_value",
+        )
+    try:
+        tree = _decode_any(data)
     except RecursionError as error:
         raise _unreadable(f"it is nested deeper than {MAX_DEPTH} levels") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
         raise _unreadable(str(error)) from error
+    # Cheap upper bound first: most values never pay for the walk.
+    if containers > MAX_DEPTH and is_too_deep(tree):
+        raise _unreadable(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
 def _unreadable(reason: str) -> RequestError:
@@ -50,7 +72,7 @@ def _unreadable(reason: str) -> RequestError:
 
 def is_too_deep(tree: Any) -> bool:
     """Whether arrays and objects nest deeper than `MAX_DEPTH`; walks level by level, without recursion."""
-    level = [tree]
+    level = [tree] if type(tree) is dict or type(tree) is list else []
     for _ in range(MAX_DEPTH):
         level = [
             child

@@ -15,6 +15,7 @@ AntiphonError
 │   ├── BackendRateLimitError   it asks to slow down                   429
 │   ├── BackendRefusedError     it refuses this request                400
 │   └── ContextOverflowError    the prompt does not fit its window     400
+├── ServerStoppingError     whoever runs the server stops it        503
 ├── StoreError              our storage must be looked at              500
 └── ProtocolError           our own bug                                500
     └── LifecycleError          an event that the lifecycle table does not allow
@@ -203,6 +204,13 @@ class ContextOverflowError(BackendError):
 
 class StoreError(AntiphonError):
     """The response could not be stored, so it is not claimed to be complete."""
+
+
+class ServerStoppingError(AntiphonError):
+    """The server is stopping; send the request again."""
+
+    status = 503
+    code = "server_is_overloaded"
 
 
 class ProtocolError(AntiphonError):

@@ -68,6 +68,8 @@ _FILLED_PARTS: Final[dict[bytes, dict[str, msgspec.Raw]]] = {
     b'"output_text"': {"annotations": msgspec.Raw(b"[]"), "logprobs": msgspec.Raw(b"[]")},
 }
 _NULL: Final = b"null"
+#: Types whose `output` may be a list of content parts; elsewhere that key is the client's own.
+_WITH_OUTPUT_PARTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 
 _decode_raws = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_parts = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
@@ -104,7 +106,7 @@ def normalise_item(item: Item, item_id: str) -> bytes:
         form.setdefault("status", "completed")
     if isinstance(item.value, Message):
         form["content"] = _expand_content(fields["content"], assistant=item.value.role == "assistant")
-    elif bytes(fields.get("output", _NULL)).startswith(b"["):
+    elif item_type in _WITH_OUTPUT_PARTS and bytes(fields["output"]).startswith(b"["):
         form["output"] = [_fill_part(part) for part in _decode_parts(fields["output"])]
     return _encode(form)
 

@@ -168,7 +168,12 @@ def decode_items(raw: bytes | msgspec.Raw, where: str = "input") -> list[Item]:
         raws = _decode_array(raw)
     except msgspec.ValidationError as error:
         checks.refuse(raw, list[dict[str, Any]], where, error)
-    return [decode_item(member, f"{where}[{index}]") for index, member in enumerate(raws)]
+    items = []
+    for index, member in enumerate(raws):
+        path = f"{where}[{index}]"
+        checks.check_value(member, path)
+        items.append(decode_item(member, path))
+    return items
 
 
 def decode_item(raw: bytes | msgspec.Raw, where: str) -> Item:

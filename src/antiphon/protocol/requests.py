@@ -362,6 +362,8 @@ MOVED: Final[dict[str, str]] = {
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
 }
+_NULL: Final = b"null"
+_CONTAINER_STARTS: Final = b"[{"
 _ORDER: Final = {name: place for place, name in enumerate(FIELDS)}
 _READERS: Final[dict[str, Callable[[msgspec.Raw], Any]]] = {
     name: rule.read or msgspec.json.Decoder(rule.shape).decode for name, rule in FIELDS.items()
@@ -374,18 +376,23 @@ def decode_create_request(body: bytes) -> CreateRequest:
     Raises `RequestError` for the first of: unreadable JSON, no model, no input, an unknown key, a field of
     the wrong type or value (in the order of `FIELDS`), fields that exclude one another.
     """
-    sent, raws = checks.decode_body(body)
-    _check_present(sent)
-    _check_known(sent)
+    raws = checks.decode_body(body)
+    _check_present(raws)
+    _check_known(raws)
     values: dict[str, Any] = {}
     try:
         # Names in check order, so that the first failure is the API's first.
         for name in sorted(raws, key=_ORDER.__getitem__):
-            if sent[name] is not None or name == "input":
-                values[name] = _read_field(name, raws[name])
+            raw = raws[name]
+            if name == "input":
+                values[name] = _read_field(name, raw)
+            elif (sent := bytes(raw)) != _NULL:
+                if sent[0] in _CONTAINER_STARTS:
+                    checks.check_value(sent, name)
+                values[name] = _read_field(name, raw)
     except RequestError:
         # Unknown keys inside fields come before any field's own checks.
-        _check_nested_keys(sent)
+        _check_nested_keys(raws)
         raise
     request = CreateRequest(**values)
     request.tool_choice_given = "tool_choice" in values
@@ -400,25 +407,28 @@ def _read_field(name: str, raw: msgspec.Raw) -> Any:
         checks.refuse(raw, FIELDS[name].shape, name, error)
 
 
-def _check_present(sent: dict[str, Any]) -> None:
-    if sent.get("model") is None and sent.get("prompt") is None:
+def _check_present(raws: dict[str, msgspec.Raw]) -> None:
+    def is_given(name: str) -> bool:
+        return name in raws and bytes(raws[name]) != _NULL
+
+    if not is_given("model") and not is_given("prompt"):
         raise checks.missing_parameter("model")
-    if "input" in sent:
+    if "input" in raws:
         return
     # A body made for Chat Completions is told where its messages belong, not that it has no input.
-    if "messages" in sent:
+    if "messages" in raws:
         raise _moved_parameter("messages")
-    if all(sent.get(name) is None for name in ("previous_response_id", "prompt", "conversation")):
+    if not any(map(is_given, ("previous_response_id", "prompt", "conversation"))):
         raise checks.missing_parameter("input")
 
 
-def _check_known(sent: dict[str, Any]) -> None:
-    for name in sent:
+def _check_known(raws: dict[str, msgspec.Raw]) -> None:
+    for name in raws:
         if name in FIELDS:
             continue
         if name in MOVED:
             raise _moved_parameter(name)
-        raise checks.unknown_parameter("", name, FIELDS, sent)
+        raise checks.unknown_parameter("", name, FIELDS, raws)
 
 
 def _moved_parameter(name: str) -> RequestError:
@@ -427,12 +437,16 @@ def _moved_parameter(name: str) -> RequestError:
     return RequestError(message, param=name, code="unsupported_parameter")
 
 
-def _check_nested_keys(sent: dict[str, Any]) -> None:
+def _check_nested_keys(raws: dict[str, msgspec.Raw]) -> None:
     for name, rule in FIELDS.items():
+        if name not in raws or (name != "tools" and rule.shape is Any):
+            continue
+        checks.check_value(raws[name], name)
+        value = msgspec.json.decode(raws[name])
         if name == "tools":
-            check_tool_keys(sent.get(name))
-        elif sent.get(name) is not None and rule.shape is not Any:
-            checks.check_keys(sent[name], checks.get_shape(rule.shape), name)
+            check_tool_keys(value)
+        elif value is not None:
+            checks.check_keys(value, checks.get_shape(rule.shape), name)
 
 
 def _check_together(request: CreateRequest) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from antiphon.engine import Engine, Round
-from antiphon.protocol.errors import AntiphonError, RequestError
+from antiphon.protocol.errors import AntiphonError, RequestError, ServerStoppingError
 from antiphon.protocol.requests import decode_create_request
 from antiphon.server.bodies import ClientGoneError, read_body
 from antiphon.server.keys import Keyring
@@ -95,25 +95,53 @@ class Application:
             )
         watch = DisconnectWatch(receive)
         round_: Round | None = None
+        sender: StreamSender | None = None
         try:
             round_ = await self._engine.open_round(request, tenant)
             if request.stream:
                 await round_.start(self._limits.status_wait_s)
-                await StreamSender(round_, send.begin(), watch, self._limits).run(request_id)
+                sender = StreamSender(round_, send.begin(), watch, self._limits)
+                await sender.run(request_id)
             else:
                 response = await round_.collect()
                 watch.close()
-                await send_json(send, request_id, _encode(response))
-        except asyncio.CancelledError:
+                async with asyncio.timeout(self._limits.write_timeout_s):
+                    await send_json(send, request_id, _encode(response))
+        except (OSError, TimeoutError):
+            # Nobody reads: the connection broke, or the client stopped taking what is sent.
+            watch.close()
             if round_ is not None:
-                await asyncio.shield(round_.abandon())
-            if not watch.left:
-                raise
-            task = asyncio.current_task()
-            if task is not None:
-                task.uncancel()
+                await round_.abandon()
+        except asyncio.CancelledError:
+            watch.close()
+            if watch.left:
+                _take_back_cancellation()
+                if round_ is not None:
+                    await round_.abandon()
+                return
+            # The server stops: the client is told, and the round is kept as what it had become.
+            await asyncio.shield(self._say_goodbye(round_, sender, send, request_id))
+            raise
         finally:
             watch.close()
+
+    async def _say_goodbye(
+        self, round_: Round | None, sender: StreamSender | None, send: "_Answering", request_id: bytes
+    ) -> None:
+        if sender is not None:
+            await sender.interrupt(ServerStoppingError())
+            return
+        if round_ is not None:
+            await round_.abandon()
+        if not send.started:
+            await send_error(send, request_id, ServerStoppingError())
+
+
+def _take_back_cancellation() -> None:
+    """The watch cancelled this task for its client's sake alone; it goes on to clean up."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.uncancel()
 
 
 def read_headers(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -34,6 +34,11 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limits: ServerLim
         raise RequestError(
             f"The request body was not whole after {limits.body_timeout_s:g} s; send it again."
         ) from None
+    if not body and b"upgrade" in headers:
+        raise RequestError(
+            "The request body was lost with an upgrade to HTTP/2, which is not served here. "
+            "Send the request with HTTP/1.1 and without an 'upgrade' header (curl --http1.1)."
+        )
     coding = headers.get(b"content-encoding", b"").strip().lower()
     if coding in (b"", b"identity"):
         return body

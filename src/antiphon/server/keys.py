@@ -1,7 +1,7 @@
 """API keys: which tenant a request belongs to, and who may ask at all.
 
 Keys are known by their SHA-256 alone. Invariant: with no keys configured only this machine is served,
-and only pages of this machine may make a browser ask.
+and only pages of this machine may make a browser send anything.
 """
 
 import hashlib
@@ -59,9 +59,7 @@ def _check_local(headers: dict[bytes, bytes]) -> None:
         )
     origin = headers.get(b"origin")
     if origin is not None and not _is_local(origin.decode("latin-1")):
-        raise ForbiddenError(
-            "This server has no API keys, so web pages from elsewhere may not use it. Configure a key."
-        )
+        raise ForbiddenError("This server has no API keys, so web pages from elsewhere may not use it.")
 
 
 def _is_local(url: str) -> bool:

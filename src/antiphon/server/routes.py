@@ -27,6 +27,25 @@ MAX_LIMIT = 100
 DEFAULT_LIMIT = 20
 #: What clients ask of a probe before any key is at hand.
 OPEN_PATHS = frozenset({"/health", "/ready"})
+#: Endpoints of the API that are not served yet, and what to do instead.
+UNSERVED = (
+    (("POST",), "/v1/responses/compact", "Start a new chain, or branch from an earlier response."),
+    (("POST",), "/v1/responses/input_tokens", "The usage of each response tells its count."),
+    (("POST",), "/v1/responses/{response_id}/cancel", "Close the connection to stop a response."),
+    (("POST",), "/v1/conversations", "Continue with previous_response_id."),
+    (("GET", "POST", "DELETE"), "/v1/conversations/{conversation_id}", "Continue with previous_response_id."),
+    (
+        ("GET", "POST"),
+        "/v1/conversations/{conversation_id}/items",
+        "GET /v1/responses/{response_id}/input_items lists a path's items.",
+    ),
+    (
+        ("GET", "DELETE"),
+        "/v1/conversations/{conversation_id}/items/{item_id}",
+        "GET /v1/responses/{response_id}/input_items lists a path's items.",
+    ),
+    (("POST",), "/v1/chat/completions", "Use POST /v1/responses."),
+)
 
 
 class Routes:
@@ -48,6 +67,9 @@ class Routes:
         self._table = [
             (Route(path, endpoint=_unused, methods=[method]), handler) for method, path, handler in table
         ]
+        self._unserved = [
+            (Route(path, endpoint=_unused, methods=list(methods)), hint) for methods, path, hint in UNSERVED
+        ]
 
     async def answer(
         self, scope: Any, headers: dict[bytes, bytes], keys: Keyring, send: Any, request_id: bytes
@@ -63,6 +85,8 @@ class Routes:
         allowed: set[str] = {"POST"} if path == "/v1/responses" else set()
         if path == "/v1/responses" and headers.get(b"upgrade", b"").lower() == b"websocket":
             raise UpgradeRequiredError
+        # Before what is served: `compact` would be the id of a response there.
+        self._refuse_unserved(scope, Match.FULL)
         for route, handler in self._table:
             match, child_scope = route.matches(scope)
             if match is Match.FULL:
@@ -74,9 +98,34 @@ class Routes:
             raise MethodNotAllowedError(
                 f"Not allowed to {method} on {path}. Allowed: {allow}.", headers={"allow": allow}
             )
+        self._refuse_unserved(scope, Match.PARTIAL)
         raise NotFoundError(
-            f"Unknown request URL: {method} {path}. Please check the URL for typos.", code="unknown_url"
+            f"Unknown request URL: {method} {path}. {self._suggest_path(scope)}", code="unknown_url"
         )
+
+    def _refuse_unserved(self, scope: Any, wanted: Match) -> None:
+        for route, hint in self._unserved:
+            if route.matches(scope)[0] is wanted:
+                raise NotFoundError(
+                    f"{scope['method']} {scope['path']}: this endpoint of the API is not served yet. {hint}",
+                    code="unknown_url",
+                )
+
+    def _suggest_path(self, scope: Any) -> str:
+        """What a path may have meant, when it is only put together wrongly."""
+        path = scope["path"]
+        start = "" if path.startswith("/v1/") else "The API is under /v1. "
+        for candidate in (f"/v1{path}", path.removeprefix("/v1"), path.rstrip("/"), f"/v1{path.rstrip('/')}"):
+            if candidate != path and self._is_known({**scope, "path": candidate}):
+                return f"{start}Did you mean {candidate}?"
+        return f"{start}Please check the URL for typos."
+
+    def _is_known(self, scope: Any) -> bool:
+        """Whether the API has something at this path."""
+        if scope["path"] == "/v1/responses":
+            return True
+        routes = [route for route, _ in (*self._table, *self._unserved)]
+        return any(route.matches(scope)[0] is not Match.NONE for route in routes)
 
     async def _retrieve(self, request: Request, tenant: str) -> bytes:
         _check_query(request, "include", "include[]", "stream")

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from antiphon.engine import EncodedEvent, Round
+from antiphon.protocol.errors import AntiphonError
 from antiphon.protocol.events import EVENT_TYPES
 from antiphon.protocol.lifecycle import TERMINAL_EVENTS
 from antiphon.protocol.sse import DONE
@@ -73,7 +74,8 @@ class StreamSender:
 
     async def run(self, request_id: bytes) -> None:
         """The whole stream. The round has been started."""
-        await start_stream(self._send, request_id)
+        async with asyncio.timeout(self._limits.write_timeout_s):
+            await start_stream(self._send, request_id)
         self._timer = self._loop.call_later(self._limits.keep_alive_s, self._tick)
         try:
             async with aclosing(self._round.events()) as batches:
@@ -99,7 +101,20 @@ class StreamSender:
         if self._timer is not None:
             self._timer.cancel()
         self._watch.close()
-        await self._send({"type": "http.response.body", "body": body})
+        self._writing = True
+        try:
+            async with asyncio.timeout(self._limits.write_timeout_s):
+                await self._send({"type": "http.response.body", "body": body})
+        except TimeoutError:
+            # It reads nothing: the response is stored, and the connection is given up.
+            return
+        self._writing = False
+
+    async def interrupt(self, error: AntiphonError) -> None:
+        """The server must stop: the terminal event, unless the client is in the middle of an unfinished write."""
+        events = await self._round.interrupt(error)
+        if events and not self._writing:
+            await self._write_last(frame(events) + DONE)
 
     async def _write(self, body: bytes) -> None:
         self._writing = True

@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from antiphon.protocol.errors import StoreError
 from antiphon.store.interface import StoreSettings
@@ -33,6 +34,9 @@ READ_BUSY_TIMEOUT_S = 0.25
 
 class DataFolder:
     """An open data folder: locked for this process, its database at the newest schema."""
+
+    #: What every connection to the database is made from; fault tests put one here whose n-th call fails.
+    connection_class: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
 
     def __init__(self, folder: Path, settings: StoreSettings) -> None:
         """Create what is missing (folder 0700, files 0600), lock, migrate. Raises `StoreError`."""
@@ -84,9 +88,16 @@ class DataFolder:
             raise StoreError(_explain_unusable(self.database, error)) from error
 
     def _connect(self, timeout_s: float, **pragmas: str | int) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self.database, timeout=timeout_s, isolation_level=None, check_same_thread=False
-        )
+        try:
+            connection = sqlite3.connect(
+                self.database,
+                timeout=timeout_s,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=self.connection_class,
+            )
+        except sqlite3.Error as error:
+            raise StoreError(_explain_unusable(self.database, error)) from error
         try:
             # Spilled statements must not leave content in files of the system's temporary folder.
             _set_pragmas(connection, temp_store="MEMORY", cache_size=-self._settings.cache_kib, **pragmas)
@@ -168,7 +179,7 @@ def _lock_folder(folder: Path) -> int:
     return lock
 
 
-def _explain_unusable(database: Path, error: sqlite3.DatabaseError) -> str:
+def _explain_unusable(database: Path, error: sqlite3.Error) -> str:
     if isinstance(error, sqlite3.OperationalError):
         return f"{database} cannot be opened ({error}). Close other programs that use it, or free the disk."
     return (

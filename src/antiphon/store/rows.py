@@ -32,6 +32,8 @@ STATUSES: tuple[Status, ...] = ("queued", "completed", "incomplete", "failed", "
 
 #: Combinations of settings whose keys are remembered; when full, the memory starts afresh.
 KNOWN_LIMIT = 4096
+#: How long the wiping of a deletion waits for another program that reads the database.
+WIPE_PATIENCE_MS = 500
 
 _KIND_CODES = {kind: code for code, kind in enumerate(KINDS)}
 _STATUS_CODES = {status: code for code, status in enumerate(STATUSES)}
@@ -66,6 +68,9 @@ class RowWriter:
         A storage failure (disk full, locked, I/O) is everybody's error, and nothing is kept.
         """
         try:
+            if self._connection.in_transaction:
+                # The last failure was so deep that its rollback failed too.
+                self._connection.execute("ROLLBACK")
             self._connection.execute("BEGIN IMMEDIATE")
             for job in batch:
                 self._attempt(job)
@@ -196,7 +201,13 @@ class RowWriter:
         self._unwiped.clear()
 
     def _checkpoint(self) -> None:
-        (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        # A reader such as a backup may hold the log for long, and other clients' rounds wait behind this.
+        (patience_ms,) = self._connection.execute("PRAGMA busy_timeout").fetchone()
+        self._connection.execute(f"PRAGMA busy_timeout = {min(patience_ms, WIPE_PATIENCE_MS)}")
+        try:
+            (busy, _, _) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            self._connection.execute(f"PRAGMA busy_timeout = {patience_ms}")
         if busy:
             raise StoreError("The store's log could not be emptied: another program is reading the database.")
 

@@ -26,6 +26,11 @@ class AnswerReader:
         """Whether the terminal event has been returned; nothing more will come."""
         return self._decoder.ended
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether the finish reason has come: then only counts and the end of the body can follow."""
+        return self._decoder.is_finished
+
     def feed(self, piece: bytes) -> list[BackendEvent]:
         """What this piece completes."""
         decoder = self._decoder

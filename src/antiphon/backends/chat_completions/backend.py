@@ -5,7 +5,7 @@ It keeps what the server told of its models for a while; it knows nothing of res
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -17,9 +17,10 @@ from antiphon.backends.chat_completions.answer import AnswerReader
 from antiphon.backends.chat_completions.decode import ChatDecoder
 from antiphon.backends.chat_completions.encode import encode_count, encode_request
 from antiphon.backends.chat_completions.refusals import read_refusal
+from antiphon.backends.chat_completions.text_readers import make_text_reader
 from antiphon.backends.chat_completions.transcript import transcribe
 from antiphon.backends.endpoint import Endpoint, EndpointClient, read_small
-from antiphon.backends.interface import Ask, BackendEvent, Failed, ModelFacts, Opened, Segment
+from antiphon.backends.interface import NO_CALLS, Ask, BackendEvent, Failed, ModelFacts, Opened, Segment
 from antiphon.backends.profiles import PROFILES
 from antiphon.context import Profile
 from antiphon.protocol.errors import AntiphonError, BackendError, ContextOverflowError
@@ -29,6 +30,8 @@ from antiphon.protocol.items import Item
 FACTS_LIFETIME_S = 60.0
 #: After a failed look the server is asked again this soon.
 RETRY_FACTS_S = 2.0
+#: After the finish reason, counts and the end of the stream are waited for this long.
+END_TIMEOUT_S = 5.0
 #: After the last event the end of the body is waited for this long, to keep the connection.
 RELEASE_TIMEOUT_S = 0.25
 #: Profile -> where that server counts the tokens of a prompt.
@@ -46,12 +49,20 @@ class ChatCompletionsBackend:
         self._models_until = 0.0
         self._models_read = 0.0
         self._facts: dict[str, tuple[float, ModelFacts]] = {}
-        self._lock = asyncio.Lock()
+        self._fact_looks: dict[str, asyncio.Task[ModelFacts]] = {}
+        self._failure: tuple[float, BackendError] | None = None
         self._look: asyncio.Task[list[ModelFacts]] | None = None
 
-    def transcribe(self, items: Sequence[Item], profile: Profile, *, at_start: bool) -> Segment:
+    def transcribe(
+        self,
+        items: Sequence[Item],
+        profile: Profile,
+        *,
+        at_start: bool,
+        open_calls: Mapping[str, str] = NO_CALLS,
+    ) -> Segment:
         """See `transcript.transcribe`."""
-        return transcribe(items, profile, at_start=at_start)
+        return transcribe(items, profile, at_start=at_start, open_calls=open_calls)
 
     async def stream(self, ask: Ask) -> AsyncGenerator[list[BackendEvent], None]:
         """One answer; see the interface's contract."""
@@ -66,6 +77,7 @@ class ChatCompletionsBackend:
                 think_tags=ask.profile.think_tags,
                 window_tokens=ask.profile.window_tokens,
                 top_logprobs=ask.top_logprobs or 0,
+                texts=make_text_reader(ask),
             )
             reader = AnswerReader(decoder, streamed=response.content_type != "application/json")
             while not reader.ended:
@@ -80,7 +92,11 @@ class ChatCompletionsBackend:
     async def _read_on(self, response: aiohttp.ClientResponse, reader: AnswerReader) -> list[BackendEvent]:
         """What has arrived meanwhile; at the end of the body, or of the connection, the terminal event."""
         try:
-            piece = await response.content.readany()
+            if reader.is_finished:
+                async with asyncio.timeout(END_TIMEOUT_S):
+                    piece = await response.content.readany()
+            else:
+                piece = await response.content.readany()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             events = reader.break_off(self._client.rename(error))
         else:
@@ -126,6 +142,9 @@ class ChatCompletionsBackend:
         now = time.monotonic()
         if now < self._models_until and not (fresh and now > self._models_read + RETRY_FACTS_S):
             return self._models
+        if self._failure is not None and now < self._failure[0]:
+            # It has just failed to answer; a second wait would tell nothing new.
+            raise self._failure[1]
         if self._look is None or self._look.done():
             self._look = asyncio.create_task(self._read_models())
             # Its failure is told to whoever waits; nobody may.
@@ -134,7 +153,12 @@ class ChatCompletionsBackend:
         return await asyncio.shield(self._look)
 
     async def _read_models(self) -> list[ModelFacts]:
-        answer = await self._client.ask_json("GET", f"{self._client.url}/models")
+        try:
+            answer = await self._client.ask_json("GET", f"{self._client.url}/models")
+        except BackendError as error:
+            self._failure = (time.monotonic() + RETRY_FACTS_S, error)
+            raise
+        self._failure = None
         self._models = facts.read_models(answer, self._server_profile(answer))
         self._models_read = time.monotonic()
         self._models_until = self._models_read + (FACTS_LIFETIME_S if self._models else RETRY_FACTS_S)
@@ -145,19 +169,25 @@ class ChatCompletionsBackend:
         known = self._facts.get(model)
         if known is not None and time.monotonic() < known[0]:
             return known[1]
-        async with self._lock:
-            known = self._facts.get(model)
-            if known is not None and time.monotonic() < known[0]:
-                return known[1]
-            try:
-                found = await self._look_up(model)
-                lifetime = FACTS_LIFETIME_S
-            except BackendError:
-                # What it said before still holds, as far as anybody knows.
-                found = known[1] if known else ModelFacts(name=model, profile=self._server_profile(None))
-                lifetime = RETRY_FACTS_S
-            self._facts[model] = (time.monotonic() + lifetime, found)
-            return found
+        look = self._fact_looks.get(model)
+        if look is None or look.done():
+            look = self._fact_looks[model] = asyncio.create_task(self._read_facts(model))
+        if known is not None:
+            # What it said before holds until it is read anew: nobody waits for that.
+            return known[1]
+        return await asyncio.shield(look)
+
+    async def _read_facts(self, model: str) -> ModelFacts:
+        known = self._facts.get(model)
+        try:
+            found = await self._look_up(model)
+            lifetime = FACTS_LIFETIME_S
+        except BackendError:
+            # What it said before still holds, as far as anybody knows.
+            found = known[1] if known else ModelFacts(name=model, profile=self._server_profile(None))
+            lifetime = RETRY_FACTS_S
+        self._facts[model] = (time.monotonic() + lifetime, found)
+        return found
 
     async def _look_up(self, model: str) -> ModelFacts:
         models = await self.list_models()
@@ -195,9 +225,11 @@ class ChatCompletionsBackend:
 
     async def close(self) -> None:
         """Close every connection to the server."""
-        if self._look is not None:
-            self._look.cancel()
-            await asyncio.wait({self._look})
+        looks = [task for task in (self._look, *self._fact_looks.values()) if task is not None]
+        for task in looks:
+            task.cancel()
+        if looks:
+            await asyncio.wait(looks)
         await self._client.close()
 
 

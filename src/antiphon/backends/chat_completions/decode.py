@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from antiphon.backends.chat_completions.refusals import read_stream_error
+from antiphon.backends.chat_completions.text_readers import TextReader
 from antiphon.backends.chat_completions.thinking import ThinkSplitter
 from antiphon.backends.interface import (
     BackendEvent,
@@ -63,6 +64,7 @@ class _LogProbs(msgspec.Struct):
 
 
 class _Choice(msgspec.Struct):
+    index: int | None = None
     delta: _Delta | None = None
     #: A server that ignores `stream: true` answers with a whole message.
     message: _Delta | None = None
@@ -78,6 +80,10 @@ class _PromptDetails(msgspec.Struct, gc=False):
 
 class _CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
+
+
+#: Larger counts are no counts.
+MAX_TOKENS = 2_147_483_647
 
 
 class _Usage(msgspec.Struct):
@@ -97,11 +103,14 @@ class _Timings(msgspec.Struct, gc=False):
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-    timings: _Timings | None = None
+    #: Raw, since nothing that a server says of its counts may cost us its answer.
+    usage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    timings: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
+_decode_usage = msgspec.json.Decoder(_Usage | None, strict=False).decode
+_decode_timings = msgspec.json.Decoder(_Timings | None, strict=False).decode
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
 _decode_string = msgspec.json.Decoder(str).decode
 
@@ -133,10 +142,19 @@ class _Call:
 class ChatDecoder:
     """Feed it the `data` of each server-sent event; it returns our events.
 
-    `top_logprobs`: how many alternatives the caller wants; servers may send more.
+    `top_logprobs`: how many alternatives the caller wants; servers may send more. `texts`: what reads the
+    visible text, where calls may stand in it.
     """
 
-    def __init__(self, *, think_tags: bool, window_tokens: int | None, top_logprobs: int = 20) -> None:
+    def __init__(
+        self,
+        *,
+        think_tags: bool,
+        window_tokens: int | None,
+        top_logprobs: int = 20,
+        texts: TextReader | None = None,
+    ) -> None:
+        self._texts = texts
         self._splitter = ThinkSplitter() if think_tags else None
         self._window_tokens = window_tokens
         self._top_logprobs = top_logprobs
@@ -144,7 +162,7 @@ class ChatDecoder:
         self._by_index: dict[int, _Call] = {}
         self._finish: str | None = None
         self._usage: BackendUsage | None = None
-        self._timings: _Timings | None = None
+        self._timings: msgspec.Raw | None = None
         self._done = False
         self._over = False
 
@@ -152,6 +170,11 @@ class ChatDecoder:
     def ended(self) -> bool:
         """Whether a terminal event has been returned; nothing more will come."""
         return self._over
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the finish reason has come."""
+        return self._finish is not None
 
     def feed(self, data: bytes, *, complete: bool = True) -> list[BackendEvent]:
         """The events of one `data` payload; empty for what carries nothing.
@@ -173,12 +196,15 @@ class ChatDecoder:
     def _read_chunk(self, chunk: _Chunk) -> list[BackendEvent]:
         if chunk.error is not msgspec.UNSET and (told := bytes(chunk.error)) != b"null":
             return self.fail_by(told)
-        if chunk.usage is not None:
+        if chunk.usage is not msgspec.UNSET:
             self._usage = _read_usage(chunk.usage) or self._usage
-        if chunk.timings is not None:
+        if chunk.timings is not msgspec.UNSET:
             self._timings = chunk.timings
         events: list[BackendEvent] = []
         for choice in chunk.choices or ():
+            if choice.index:
+                # One answer was asked for; a server that sends more of them is read as if it had not.
+                continue
             if choice.delta is not None:
                 self._read_delta(choice.delta, choice.logprobs, events)
             elif choice.message is not None:
@@ -186,7 +212,7 @@ class ChatDecoder:
                 self._done = True
             if choice.finish_reason:
                 self._finish = choice.finish_reason
-        return events
+        return events if self._texts is None else self._texts.read(events)
 
     def close(self) -> list[BackendEvent]:
         """The stream is over: flush what is held back, then the one terminal event."""
@@ -197,10 +223,10 @@ class ChatDecoder:
         if self._finish in _BROKEN_FINISH:
             return self.fail(BackendError(f"The model server ended with finish reason '{self._finish}'."))
         self._over = True
-        events: list[BackendEvent] = self._splitter.close() if self._splitter else []
+        events = self._flush()
         usage = self._usage or _read_timings(self._timings)
         reason = _FINISH.get(self._finish or "", "stop")
-        if reason == "stop" and self._filled_window(usage):
+        if reason == "stop" and (self._filled_window(usage) or (self._texts is not None and self._texts.cut)):
             reason = "length"
         events.append(Finished(reason=reason, usage=usage))
         return events
@@ -220,9 +246,12 @@ class ChatDecoder:
         if self._over:
             return []
         self._over = True
+        return [*self._flush(), Failed(error=error)]
+
+    def _flush(self) -> list[BackendEvent]:
+        """What was held back."""
         events: list[BackendEvent] = self._splitter.close() if self._splitter else []
-        events.append(Failed(error=error))
-        return events
+        return events if self._texts is None else self._texts.read(events) + self._texts.close()
 
     def _filled_window(self, usage: BackendUsage | None) -> bool:
         # A server whose window ended the output may still say "stop". Not "at least": a window that we know
@@ -317,9 +346,15 @@ def _read_arguments(raw: msgspec.Raw) -> str:
     return "" if data == b"null" else data.decode()
 
 
-def _read_usage(usage: _Usage) -> BackendUsage | None:
-    if not usage.prompt_tokens:
+def _read_usage(raw: msgspec.Raw) -> BackendUsage | None:
+    try:
+        usage = _decode_usage(raw)
+    except msgspec.DecodeError:
+        return None
+    if usage is None or not usage.prompt_tokens or not _is_count(usage.prompt_tokens):
         # No prompt has no tokens: Ollama says 0 where it did not count.
+        return None
+    if usage.completion_tokens is not None and not _is_count(usage.completion_tokens):
         return None
     prompt = usage.prompt_tokens_details or _PromptDetails()
     written = (
@@ -329,13 +364,28 @@ def _read_usage(usage: _Usage) -> BackendUsage | None:
     return BackendUsage(
         input_tokens=usage.prompt_tokens,
         output_tokens=usage.completion_tokens or 0,
-        cached_tokens=prompt.cached_tokens,
-        cache_write_tokens=written,
-        reasoning_tokens=details.reasoning_tokens if details else None,
+        cached_tokens=_take_part(prompt.cached_tokens, usage.prompt_tokens),
+        cache_write_tokens=_take_part(written, usage.prompt_tokens),
+        reasoning_tokens=_take_part(
+            details.reasoning_tokens if details else None, usage.completion_tokens or 0
+        ),
     )
 
 
-def _read_timings(timings: _Timings | None) -> BackendUsage | None:
+def _is_count(value: int) -> bool:
+    return 0 <= value <= MAX_TOKENS
+
+
+def _take_part(part: int | None, whole: int) -> int | None:
+    """A count that is part of another; one that cannot be counts as not told."""
+    return part if part is not None and 0 <= part <= whole else None
+
+
+def _read_timings(raw: msgspec.Raw | None) -> BackendUsage | None:
+    try:
+        timings = _decode_timings(raw) if raw is not None else None
+    except msgspec.DecodeError:
+        return None
     if timings is None or timings.prompt_n is None or timings.predicted_n is None:
         return None
     return BackendUsage(

@@ -1,6 +1,7 @@
 """An ask -> the body of a Chat Completions request: pure.
 
-Order of the prompt: tools, system text, transcript. Invariant: a parameter that the client left out is
+Order of the prompt: tools, system text, transcript; for a model that cannot call tools they are part of
+the system text. Invariant: a parameter that the client left out is
 not sent, so the server's own default holds.
 """
 
@@ -8,6 +9,12 @@ from typing import Any
 
 import msgspec
 
+from antiphon.backends.chat_completions.schema_tools import (
+    ANSWER_TOKENS,
+    build_format,
+    describe_tools,
+    uses_schema,
+)
 from antiphon.backends.chat_completions.transcript import encode_system
 from antiphon.backends.interface import Ask
 from antiphon.protocol.requests import TextFormat
@@ -33,9 +40,12 @@ def encode_count(ask: Ask) -> bytes:
 def _encode_prompt(ask: Ask, tail: bytes) -> bytes:
     """Model, tools and messages, then `tail`. A long transcript is copied once, by the one join."""
     head = b'{"model":' + _encode(ask.model)
-    if ask.tools and ask.tool_choice != "none":
+    system = ask.system
+    if uses_schema(ask):
+        system = f"{describe_tools(ask)}\n\n{system}" if system else describe_tools(ask)
+    elif ask.tools and ask.tool_choice != "none":
         head += b',"tools":' + _encode([_encode_tool(tool) for tool in _offered(ask)])
-    messages = [encode_system(ask.system)] if ask.system else []
+    messages = [encode_system(system)] if system else []
     messages.extend(ask.transcript)
     head += b',"messages":['
     if not messages:
@@ -69,10 +79,13 @@ def _encode_options(ask: Ask) -> dict[str, Any]:
         options["stream_options"] = {"include_usage": True}
     if profile.asks_for_progress:
         options["return_progress"] = True
-    if ask.tools and ask.tool_choice != "none":
+    if uses_schema(ask):
+        options["response_format"] = build_format(ask)
+    elif ask.tools and ask.tool_choice != "none":
         _encode_tool_choice(ask, options)
-    if ask.max_output_tokens is not None:
-        options[profile.max_tokens_field] = ask.max_output_tokens
+    limit = ask.max_output_tokens if ask.max_output_tokens is not None else _limit_answer(ask)
+    if limit is not None:
+        options[profile.max_tokens_field] = limit
     for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):
         value = getattr(ask, name)
         if value is not None:
@@ -81,7 +94,7 @@ def _encode_options(ask: Ask) -> dict[str, Any]:
         options["logprobs"] = True
         # llama.cpp tells nothing at all when it is asked for no alternatives; the decoder cuts them off.
         options["top_logprobs"] = max(ask.top_logprobs, 1)
-    if ask.text_format is not None and ask.text_format.type != "text":
+    if "response_format" not in options and ask.text_format is not None and ask.text_format.type != "text":
         options["response_format"] = _encode_format(ask.text_format, ask)
     if ask.verbosity is not None:
         options["verbosity"] = ask.verbosity
@@ -89,6 +102,13 @@ def _encode_options(ask: Ask) -> dict[str, Any]:
         _encode_effort(ask.effort, ask, options)
     options.update(ask.hints)
     return options
+
+
+def _limit_answer(ask: Ask) -> int | None:
+    """A limit of ours where the client set none; a server that refuses what its window cannot hold gets none."""
+    if not uses_schema(ask) or ask.profile.refuses_large_limits:
+        return None
+    return ANSWER_TOKENS
 
 
 def _encode_tool_choice(ask: Ask, options: dict[str, Any]) -> None:

@@ -4,13 +4,13 @@ The messages of a node depend on that node's items and the profile alone, so a l
 begin with the bytes of the earlier ones and the backend's prompt cache stays warm.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from antiphon.backends.chat_completions.decode import is_json_object
-from antiphon.backends.interface import Segment
+from antiphon.backends.interface import NO_CALLS, Segment
 from antiphon.context import Profile
 from antiphon.protocol.content import (
     InputImage,
@@ -32,14 +32,20 @@ _encode = msgspec.json.Encoder().encode
 _SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
-def transcribe(items: Sequence[Item], profile: Profile, *, at_start: bool) -> Segment:
-    """The chat messages of some items, comma-joined; see `Segment`.
+def transcribe(
+    items: Sequence[Item],
+    profile: Profile,
+    *,
+    at_start: bool,
+    open_calls: Mapping[str, str] = NO_CALLS,
+) -> Segment:
+    """The chat messages of some items, comma-joined; see `Segment` and `Backend.transcribe`.
 
     [user "a", function_call, function_call_output] ->
     `{"role":"user",...},{"role":"assistant","tool_calls":[...]},{"role":"tool",...}`
     """
     lead, rest = _take_lead(items) if at_start else ([], items)
-    writer = _Writer(profile)
+    writer = _Writer(profile) if profile.tools == "native" else _PlainWriter(profile, open_calls)
     for item in rest:
         writer.write(item)
     messages = writer.finish()
@@ -84,11 +90,13 @@ def _mark(role: str, text: str) -> dict[str, Any]:
 class _Block:
     """A message; if it is an assistant's, with the results of its calls behind it, then their images."""
 
-    __slots__ = ("images", "messages")
+    __slots__ = ("images", "messages", "results")
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self.messages = list(messages)
         self.images: list[dict[str, Any]] = []
+        #: Results told in plain words: id of the call, text, images.
+        self.results: list[tuple[str, str, list[InputImage]]] = []
 
 
 class _Writer:
@@ -112,7 +120,9 @@ class _Writer:
         return list(self._warnings)
 
     def finish(self) -> list[dict[str, Any]]:
-        return [message for block in self._blocks for message in (*block.messages, *block.images)]
+        return [
+            _join_pieces(message) for block in self._blocks for message in (*block.messages, *block.images)
+        ]
 
     def write(self, item: Item) -> None:
         value = item.value
@@ -192,9 +202,70 @@ class _Writer:
         self._warnings[text] = None
 
 
+class _PlainWriter(_Writer):
+    """For models that were never taught tool messages: calls and results are said in plain words.
+
+    assistant `I called f with {"a":1}.`, user `Result of f: ...`: small models use such a result, and repeat
+    the call where it comes in tool messages (measured).
+    """
+
+    def __init__(self, profile: Profile, open_calls: Mapping[str, str]) -> None:
+        super().__init__(profile)
+        self._names = dict(open_calls)
+        self._places = {call_id: place for place, call_id in enumerate(open_calls)}
+
+    def finish(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = []
+        for block in self._blocks:
+            messages += map(_join_pieces, block.messages)
+            if block.results:
+                messages.append(self._tell_results(block))
+        return messages
+
+    def _write_call(self, call: FunctionCall) -> None:
+        self._append_text(f"I called {call.name} with {call.arguments.strip() or '{}'}.")
+        self._names[call.call_id] = call.name
+        self._places[call.call_id] = len(self._places)
+        self._owners[call.call_id] = self._blocks[-1]
+
+    def _write_output(self, output: FunctionCallOutput) -> None:
+        call_id = output.call_id or ""
+        images = [] if isinstance(output.output, str) else _find_images(output.output)
+        block = self._owners.get(call_id, self._blocks[0])
+        block.results.append((call_id, _read_text(output.output, _IMAGE_BELOW), images))
+        self._assistant = None
+
+    def _tell_results(self, block: _Block) -> dict[str, Any]:
+        """One user message, the results in the order of their calls."""
+        last = len(self._places)
+        results = sorted(block.results, key=lambda result: self._places.get(result[0], last))
+        told = "\n\n".join(
+            f"Result of {self._names.get(call_id, call_id)}: {text or '(empty)'}"
+            for call_id, text, _ in results
+        )
+        images = [image for _, _, images in results for image in images]
+        if not images:
+            return {"role": "user", "content": told}
+        return {"role": "user", "content": [{"type": "text", "text": told}, *map(_image_part, images)]}
+
+
+class _Pieces(list[str]):
+    """A text that grows: joined once, at the end, since a run of items may be very long."""
+
+
 def _append(message: dict[str, Any], field: str, text: str) -> None:
     before = message.get(field)
-    message[field] = f"{before}\n\n{text}" if before else text
+    if isinstance(before, _Pieces) and (len(before) > 1 or before[0]):
+        before.append(text)
+    else:
+        message[field] = _Pieces([text])
+
+
+def _join_pieces(message: dict[str, Any]) -> dict[str, Any]:
+    for field, value in message.items():
+        if isinstance(value, _Pieces):
+            message[field] = "\n\n".join(value)
+    return message
 
 
 def _find_images(content: Sequence[Part]) -> list[InputImage]:

@@ -6,13 +6,14 @@ penalties, effort, verbosity, hints) and honours the rest. Invariant: usage equa
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import msgspec
 
 from antiphon.backends.interface import (
+    NO_CALLS,
     Ask,
     BackendEvent,
     BackendUsage,
@@ -61,7 +62,14 @@ class ScriptedBackend:
         #: Streams that are open now; a closed one is gone from it.
         self.streams_open = 0
 
-    def transcribe(self, items: Sequence[Item], profile: Profile, *, at_start: bool) -> Segment:
+    def transcribe(
+        self,
+        items: Sequence[Item],
+        profile: Profile,
+        *,
+        at_start: bool,
+        open_calls: Mapping[str, str] = NO_CALLS,
+    ) -> Segment:
         """The items' own bytes; leading system and developer texts become `lead` at the start."""
         leading: list[str] = []
         if at_start:

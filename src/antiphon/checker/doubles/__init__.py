@@ -3,8 +3,7 @@
 `python -m antiphon.checker.doubles NAME PORT` serves one. They know no probe; the honest one passes them all.
 """
 
-from antiphon.checker.doubles.faults import DOUBLES
 from antiphon.checker.doubles.honest import HonestDouble
-from antiphon.checker.doubles.serving import serve_double
+from antiphon.checker.doubles.serving import DOUBLES, serve_double
 
 __all__ = ["DOUBLES", "HonestDouble", "serve_double"]

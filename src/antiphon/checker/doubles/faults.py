@@ -18,6 +18,7 @@ from antiphon.checker.doubles.honest import (
     count_item,
     list_items,
     list_outputs,
+    read_key,
     send_bytes,
     send_json,
 )
@@ -29,6 +30,14 @@ OVERFLOW_TOKENS = 700
 KEPT_ITEMS = 20
 #: The key of the double that needs one; no secret.
 KEY = "key-of-the-double"
+
+
+def drop_oldest(window: list[Item]) -> list[Item]:
+    """The newest items that fit the small window."""
+    kept = list(window)
+    while sum(map(count_item, kept)) > OVERFLOW_TOKENS:
+        kept.pop(0)
+    return kept
 
 
 class Forgetful(HonestDouble):
@@ -111,23 +120,27 @@ class TruncatesSilently(HonestDouble):
     """Drops the oldest items until the prompt fits its window, and says nothing."""
 
     def build_window(self, body: dict[str, Any], parent: Record | None, given: list[Item]) -> list[Item]:
-        window = super().build_window(body, parent, given)
-        while sum(count_item(item) for item in window) > OVERFLOW_TOKENS:
-            window.pop(0)
-        return window
+        return drop_oldest(super().build_window(body, parent, given))
+
+
+class TruncatesOpenly(TruncatesSilently):
+    """Drops the oldest items until the prompt fits its window, and says in each response that it may."""
+
+    def echo_fields(self, body: dict[str, Any]) -> dict[str, Any]:
+        return {**super().echo_fields(body), "truncation": "auto"}
+
+
+class ForgetfulAndTruncates(Forgetful):
+    """Forgetful, and drops the oldest items of a long history without a word (Ollama)."""
+
+    def build_window(self, body: dict[str, Any], parent: Record | None, given: list[Item]) -> list[Item]:
+        return drop_oldest(super().build_window(body, parent, given))
 
 
 class Overflows(HonestDouble):
     """Honest, with a small window: refuses a prompt that does not fit."""
 
-    def check_pairing(self, window: list[Item]) -> None:
-        if sum(count_item(item) for item in window) > OVERFLOW_TOKENS:
-            raise RequestError(
-                "Your input exceeds the context window of this model.",
-                param="input",
-                code="context_length_exceeded",
-            )
-        super().check_pairing(window)
+    window_tokens = OVERFLOW_TOKENS
 
 
 class StoresDespiteFalse(HonestDouble):
@@ -235,10 +248,16 @@ class RefusesSampling(HonestDouble):
 
 
 class Mute(HonestDouble):
-    """Honest, with a model that repeats no word and calls no tool."""
+    """Honest, with a model that repeats no word; a tool choice that it cannot follow is refused."""
 
     def generate(self, window: list[Item], instructions: str, body: dict[str, Any]) -> list[Item]:
+        if (body.get("text") or {}).get("format"):
+            return super().generate(window, instructions, body)
         return [self.make_message("I see.")]
+
+    def check_request(self, body: dict[str, Any]) -> None:
+        if body.get("tool_choice", "auto") not in ("auto", "none"):
+            raise RequestError("This model cannot call tools.", param="tool_choice")
 
 
 class MuteAndCountsNothing(Mute):
@@ -259,7 +278,7 @@ class NeedsKey(HonestDouble):
     """Honest, and answers 401 with what it got instead of its key."""
 
     async def route(self, scope: Scope, raw: bytes, send: Send) -> None:
-        sent = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+        sent = read_key(scope)
         if sent != KEY:
             raise AuthenticationError(f"Incorrect API key provided: {sent!r}.")
         await super().route(scope, raw, send)
@@ -302,7 +321,7 @@ class NoSuchModel(HonestDouble):
         raise NotFoundError(f"model '{body.get('model')}' not found", param="model", code="model_not_found")
 
 
-DOUBLES: dict[str, type[HonestDouble]] = {
+STATE_DOUBLES: dict[str, type[HonestDouble]] = {
     "honest": HonestDouble,
     "forgetful": Forgetful,
     "forgets-when-streaming": ForgetsWhenStreaming,
@@ -312,6 +331,8 @@ DOUBLES: dict[str, type[HonestDouble]] = {
     "accepts-unknown-id-streaming": AcceptsUnknownIdStreaming,
     "keeps-last-n": KeepsLastN,
     "truncates-silently": TruncatesSilently,
+    "truncates-openly": TruncatesOpenly,
+    "forgetful-truncates": ForgetfulAndTruncates,
     "overflows": Overflows,
     "stores-despite-false": StoresDespiteFalse,
     "no-echo": NoEcho,

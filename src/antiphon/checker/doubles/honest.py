@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from antiphon.checker.doubles.fields import check_known, check_required, check_values, fill_schema
 from antiphon.protocol.errors import NotFoundError, RequestError
 
 Item = dict[str, Any]
@@ -21,8 +22,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MODEL = "toy"
 
-_WORD = re.compile(r"word is (\w+)", re.IGNORECASE)
+_WORD = re.compile(r"(?:word|name) is (\w+)", re.IGNORECASE)
 _QUESTION = re.compile(r"\bwords?\b.*\?|answer with", re.IGNORECASE | re.DOTALL)
+_STORY = re.compile(r"\bvery long story\b", re.IGNORECASE)
 
 
 class Record(msgspec.Struct):
@@ -36,14 +38,56 @@ class Record(msgspec.Struct):
 class HonestDouble:
     """Keeps every round, counts what it shows its model, and refuses what it does not know."""
 
+    #: What the toy model's window holds.
+    window_tokens = 30_000
+
     def __init__(self) -> None:
-        self.records: dict[str, Record] = {}
+        #: What each key has stored.
+        self.tenants: dict[str, dict[str, Record]] = {}
+        #: Those of the key that is being answered.
+        self.records: dict[str, Record] = self.tenants.setdefault("", {})
         self._ids = itertools.count(1)
 
     # The seams: each fault below replaces one of them.
 
     def check_request(self, body: dict[str, Any]) -> None:
         """Refuses what this server does not take."""
+
+    def check_required(self, body: dict[str, Any]) -> None:
+        """Refuses a request without model or input."""
+        check_required(body)
+
+    def check_known(self, body: dict[str, Any]) -> None:
+        """Refuses a parameter that the API does not have."""
+        check_known(body)
+
+    def check_values(self, body: dict[str, Any]) -> None:
+        """Refuses a value of a wrong type, or one that the API does not have."""
+        check_values(body)
+
+    def check_model(self, body: dict[str, Any]) -> None:
+        """Refuses a model that is not here."""
+        if body.get("model") != MODEL:
+            raise RequestError(
+                f"The requested model '{body.get('model')}' does not exist.",
+                param="model",
+                code="model_not_found",
+            )
+
+    def choose_tenant(self, key: str) -> str:
+        """Whose records a key sees."""
+        return key
+
+    def restart(self) -> None:
+        """What a restart of this server does to its state: nothing."""
+
+    def make_error(self, error: RequestError) -> Any:
+        """The body of a refusal."""
+        return {"error": error.to_object()}
+
+    async def refuse(self, send: Send, error: RequestError, stream: bool) -> None:
+        """Sends a refusal."""
+        await send_json(send, error.status, self.make_error(error))
 
     def find_parent(self, body: dict[str, Any]) -> Record | None:
         """The record that the request continues, None for a root."""
@@ -61,6 +105,15 @@ class HonestDouble:
     def build_window(self, body: dict[str, Any], parent: Record | None, given: list[Item]) -> list[Item]:
         """What the model sees: the parent's window, then the new items."""
         return [*(parent.window if parent else []), *given]
+
+    def check_room(self, window: list[Item]) -> None:
+        """Refuses what the toy model's window does not hold."""
+        if sum(map(count_item, window)) > self.window_tokens:
+            raise RequestError(
+                "Your input exceeds the context window of this model.",
+                param="input",
+                code="context_length_exceeded",
+            )
 
     def check_pairing(self, window: list[Item]) -> None:
         """Every output has its call and every call its output."""
@@ -94,7 +147,33 @@ class HonestDouble:
         tools, choice = body.get("tools") or [], body.get("tool_choice", "auto")
         if tools and choice != "none" and choice != "auto":
             return [self._make_call(tools[0])]
+        format_ = (body.get("text") or {}).get("format") or {}
+        if format_.get("type") == "json_schema":
+            return [self.make_message(fill_schema(format_["schema"]))]
         return [self.make_message(_answer(window, instructions))]
+
+    def limit(self, output: list[Item], body: dict[str, Any]) -> list[Item]:
+        """The output within its budget; what was cut is incomplete."""
+        budget = body.get("max_output_tokens")
+        if budget is None or sum(map(count_item, output)) <= budget or output[-1]["type"] != "message":
+            return output
+        text = " ".join(_read_text(output[-1]).split()[: budget - count_item(self.make_message(""))])
+        return [*output[:-1], {**self.make_message(text), "status": "incomplete"}]
+
+    def echo_fields(self, body: dict[str, Any]) -> dict[str, Any]:
+        """What the response repeats of the request."""
+        return {
+            "store": body.get("store", True),
+            "truncation": body.get("truncation") or "disabled",
+            "metadata": body.get("metadata") or {},
+            "max_output_tokens": body.get("max_output_tokens"),
+        }
+
+    def tell_cut(self, output: list[Item]) -> dict[str, Any]:
+        """Status and details of the response: whether its output was cut."""
+        if any(item["status"] == "incomplete" for item in output):
+            return {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+        return {"status": "completed", "incomplete_details": None}
 
     def count_tokens(self, window: list[Item], instructions: str, body: dict[str, Any]) -> int | None:
         """Toy tokens of the prompt: its words, and four for each item."""
@@ -123,6 +202,12 @@ class HonestDouble:
         if body.get("store", True) is not False:
             self.records[record.response["id"]] = record
 
+    def find_record(self, response_id: str) -> Record:
+        """The stored response of that id."""
+        if response_id not in self.records:
+            raise NotFoundError(f"Response with id '{response_id}' not found.")
+        return self.records[response_id]
+
     def retrieve(self, record: Record) -> dict[str, Any]:
         """The stored response as GET shows it."""
         return record.response
@@ -141,26 +226,33 @@ class HonestDouble:
         yield {"type": "response.created", "response": opened}
         yield {"type": "response.in_progress", "response": opened}
         for index, item in enumerate(response["output"]):
-            yield from _stream_item(index, item)
+            yield from self.stream_item(index, item)
         yield {"type": f"response.{response['status']}", "response": response}
+
+    def stream_item(self, index: int, item: Item) -> Iterator[dict[str, Any]]:
+        """The events of one item, from added to done."""
+        return stream_item(index, item)
+
+    def number(self, events: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The events with their numbers."""
+        return ({**event, "sequence_number": number} for number, event in enumerate(events))
 
     # The machinery: the same for every double.
 
     def respond(self, body: dict[str, Any]) -> dict[str, Any]:
         """One request carried out: check, gather, generate, keep."""
+        self.check_required(body)
+        self.check_known(body)
+        self.check_values(body)
         self.check_request(body)
-        if body.get("model") != MODEL:
-            raise RequestError(
-                f"The requested model '{body.get('model')}' does not exist.",
-                param="model",
-                code="model_not_found",
-            )
+        self.check_model(body)
         parent = self.find_parent(body)
         given = list_items(body.get("input"))
         window = self.build_window(body, parent, given)
+        self.check_room(window)
         self.check_pairing(window)
         instructions = self.find_instructions(body, parent)
-        output = self.generate(window, instructions, body)
+        output = self.limit(self.generate(window, instructions, body), body)
         response = self._make_response(body, window, instructions, output)
         self.keep(Record(given, [*window, *output], response), body)
         return response
@@ -170,32 +262,35 @@ class HonestDouble:
         if scope["type"] == "lifespan":
             await _live(receive, send)
             return
+        raw = await _read_body(receive)
         try:
-            await self.route(scope, await _read_body(receive), send)
+            await self.route(scope, raw, send)
         except RequestError as error:
-            await send_json(send, error.status, {"error": error.to_object()})
+            await self.refuse(send, error, b'"stream":true' in raw)
 
     async def route(self, scope: Scope, raw: bytes, send: Send) -> None:
         """Answers one HTTP request."""
         method, parts = scope["method"], scope["path"].strip("/").split("/")
+        self.records = self.tenants.setdefault(self.choose_tenant(read_key(scope)), {})
         if parts[-1] == "models" and method == "GET":
             await send_json(send, 200, {"object": "list", "data": [{"id": MODEL, "object": "model"}]})
         elif parts[-1] == "responses" and method == "POST":
             body = msgspec.json.decode(raw)
             response = self.respond(body)
             if body.get("stream"):
-                await _send_events(send, self.stream(response))
+                await send_events(send, self.number(self.stream(response)))
             else:
                 await send_json(send, 200, response)
+        elif parts[-1] == "restart" and method == "POST":
+            self.restart()
+            await send_json(send, 200, {})
         else:
             await send_json(send, 200, self._route_stored(method, parts))
 
     def _route_stored(self, method: str, parts: list[str]) -> Any:
         place = parts.index("responses") if "responses" in parts else len(parts)
         response_id, rest = (parts[place + 1 : place + 2] or [""])[0], parts[place + 2 :]
-        if response_id not in self.records:
-            raise NotFoundError(f"Response with id '{response_id}' not found.")
-        record = self.records[response_id]
+        record = self.find_record(response_id)
         if method == "DELETE" and not rest:
             self.delete(response_id)
             return {"id": response_id, "object": "response", "deleted": True}
@@ -212,19 +307,17 @@ class HonestDouble:
             "object": "response",
             "created_at": 0,
             "completed_at": 0,
-            "status": "completed",
             "model": MODEL,
             "previous_response_id": self.echo_parent(body),
             "instructions": body.get("instructions"),
-            "store": body.get("store", True),
             "output": output,
             "error": None,
-            "incomplete_details": None,
+            **self.tell_cut(output),
+            **self.echo_fields(body),
             "tools": body.get("tools") or [],
             "tool_choice": body.get("tool_choice", "auto"),
             "parallel_tool_calls": True,
             "usage": self.make_usage(self.count_tokens(window, instructions, body), output),
-            "metadata": {},
         }
 
     def make_message(self, text: str) -> Item:
@@ -282,13 +375,15 @@ def _answer(window: list[Item], instructions: str) -> str:
     told = [instructions, *(_read_text(item) for item in window if item.get("role") != "assistant")]
     words = [word for text in told for word in _WORD.findall(text)]
     last = window[-1] if window else {"type": "message", "content": ""}
+    if _STORY.search(_read_text(last)):
+        return " ".join(["Once upon a time there was a lighthouse."] * 20)
     asked = last["type"] == "function_call_output" or _QUESTION.search(_read_text(last))
     if not asked:
         return "Noted."
     return " ".join(dict.fromkeys(words)) or "I was told no word."
 
 
-def _stream_item(index: int, item: Item) -> Iterator[dict[str, Any]]:
+def stream_item(index: int, item: Item) -> Iterator[dict[str, Any]]:
     place: dict[str, Any] = {"output_index": index, "item_id": item["id"]}
     if item["type"] == "function_call":
         yield _added(index, {**item, "status": "in_progress", "arguments": ""})
@@ -320,6 +415,12 @@ def _added(index: int, item: Item) -> dict[str, Any]:
 # ASGI in four functions.
 
 
+def read_key(scope: Scope) -> str:
+    """The key that a request came with."""
+    sent: str = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
+    return sent
+
+
 async def _live(receive: Receive, send: Send) -> None:
     while True:
         kind = (await receive())["type"]
@@ -346,12 +447,11 @@ async def send_bytes(send: Send, status: int, media: bytes, body: bytes) -> None
     await send({"type": "http.response.body", "body": body})
 
 
-async def _send_events(send: Send, events: Iterator[dict[str, Any]]) -> None:
+async def send_events(send: Send, events: Iterator[dict[str, Any]]) -> None:
     await send(
         {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
     )
-    for number, event in enumerate(events):
-        data = msgspec.json.encode({**event, "sequence_number": number})
-        frame = b"event: %s\ndata: %s\n\n" % (event["type"].encode(), data)
+    for event in events:
+        frame = b"event: %s\ndata: %s\n\n" % (event["type"].encode(), msgspec.json.encode(event))
         await send({"type": "http.response.body", "body": frame, "more_body": True})
     await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})

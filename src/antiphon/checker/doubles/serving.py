@@ -1,6 +1,10 @@
-"""A double over a real socket. It knows the doubles by name alone."""
+"""All doubles by name, and one of them over a real socket."""
 
-from antiphon.checker.doubles.faults import DOUBLES
+from antiphon.checker.doubles.faults import STATE_DOUBLES
+from antiphon.checker.doubles.honest import HonestDouble
+from antiphon.checker.doubles.wire_faults import WIRE_DOUBLES
+
+DOUBLES: dict[str, type[HonestDouble]] = STATE_DOUBLES | WIRE_DOUBLES
 
 
 def serve_double(name: str, port: int) -> None:

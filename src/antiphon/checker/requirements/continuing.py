@@ -13,6 +13,7 @@ from antiphon.checker.requirements.speaking import (
     GREETING,
     QUESTION,
     call_tool,
+    find_notice,
     judge_refused_continuation,
     make_output,
     make_reading,
@@ -263,6 +264,8 @@ async def _judge_stalled_chain(
     full_tokens = full.tokens if isinstance(full, Answer) else None
     evidence = {**_tell_chain(chain), "input_tokens_full_history": full_tokens}
     grows = full_tokens is not None and answer.tokens is not None and full_tokens > answer.tokens
+    if (number > 2 or grows) and (notice := find_notice(answer)) is not None:
+        return undecided(f"{told}, and the response says that it was shortened ({notice})", **evidence)
     if number > 2 or grows:
         explanation = f"{told}: earlier rounds were dropped without a word"
         return failed(explanation, **evidence, input_tokens_stalled=answer.tokens)

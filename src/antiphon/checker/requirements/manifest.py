@@ -5,15 +5,41 @@ Invariant: each requirement has one probe, and each probe stands here.
 
 from collections.abc import Iterable
 
-from antiphon.checker.requirements import continuing, keeping, refusing
+from antiphon.checker.requirements import (
+    continuing,
+    filling,
+    honouring,
+    isolating,
+    keeping,
+    refusing,
+    rejecting,
+    restarting,
+    streaming,
+)
 from antiphon.checker.requirements.requirement import Probe, Requirement
 
 _API = "OpenAI API reference, Responses"
 _GUIDE = "OpenAI guide, Conversation state"
 
 
+_STREAMING = "OpenAI API reference, Responses: streaming events"
+_ERRORS = f"{_API}: errors"
+
+
 def _state(name: str, source: str, sentence: str, probe: Probe) -> Requirement:
     return Requirement(f"state.{name}", "state", source, sentence, probe)
+
+
+def _stream(name: str, source: str, sentence: str, probe: Probe) -> Requirement:
+    return Requirement(f"stream.{name}", "stream", source, sentence, probe)
+
+
+def _error(name: str, source: str, sentence: str, probe: Probe) -> Requirement:
+    return Requirement(f"errors.{name}", "errors", source, sentence, probe)
+
+
+def _field(name: str, source: str, sentence: str, probe: Probe) -> Requirement:
+    return Requirement(f"fields.{name}", "fields", source, sentence, probe)
 
 
 MANIFEST: tuple[Requirement, ...] = (
@@ -118,6 +144,177 @@ MANIFEST: tuple[Requirement, ...] = (
         "ours: no silent truncation",
         "A long chain by previous_response_id keeps every round, or is refused openly.",
         continuing.probe_long_chain,
+    ),
+    _state(
+        "silent-truncation",
+        "ours: no silent truncation",
+        "A history that does not fit the window is refused, or the response says that it was shortened.",
+        filling.probe_silent_truncation,
+    ),
+    _stream(
+        "order",
+        _STREAMING,
+        "The events come in the order of the lifecycle: created, in progress, each item from added to done, the end.",
+        streaming.probe_order,
+    ),
+    _stream(
+        "numbering",
+        _STREAMING,
+        "The events are numbered from 0, by one.",
+        streaming.probe_numbering,
+    ),
+    _stream(
+        "one-terminal",
+        f"{_STREAMING}; ollama/ollama#17118",
+        "A stream has exactly one terminal event, and nothing after it but [DONE].",
+        streaming.probe_one_terminal,
+    ),
+    _stream(
+        "deltas",
+        _STREAMING,
+        "The deltas make the text of the done event and of the finished item: texts, reasoning and arguments.",
+        streaming.probe_deltas,
+    ),
+    _stream(
+        "ids",
+        _STREAMING,
+        "The ids of the response, its items and calls stay the same from the first event to the last.",
+        streaming.probe_ids,
+    ),
+    _stream(
+        "final-response",
+        _STREAMING,
+        "The response of the terminal event holds the items that were streamed, and its status is the event's.",
+        streaming.probe_final_response,
+    ),
+    _stream(
+        "cut",
+        f"{_API}: max_output_tokens",
+        "A stream that max_output_tokens cuts ends in response.incomplete with that reason.",
+        streaming.probe_cut,
+    ),
+    _stream(
+        "tool-call",
+        f"{_STREAMING}; function calling",
+        "A function call in a stream has its whole sequence: added, arguments in deltas, arguments done, done.",
+        streaming.probe_tool_call,
+    ),
+    _stream(
+        "errors",
+        f"{_STREAMING}: error",
+        "A streaming request that fails gets an HTTP error, or its stream ends in exactly one response.failed.",
+        streaming.probe_errors,
+    ),
+    _error(
+        "shape",
+        _ERRORS,
+        "An error is an object under `error` with message, type, param and code.",
+        rejecting.probe_shape,
+    ),
+    _error(
+        "unknown-parameter",
+        _ERRORS,
+        "An unknown top-level parameter is refused by its name.",
+        rejecting.probe_unknown_parameter,
+    ),
+    _error(
+        "wrong-type",
+        _ERRORS,
+        "A parameter of the wrong type is refused by its name.",
+        rejecting.probe_wrong_type,
+    ),
+    _error(
+        "bad-enum",
+        _ERRORS,
+        "A value that the API does not have is refused with the parameter's name.",
+        rejecting.probe_bad_enum,
+    ),
+    _error(
+        "missing-model",
+        _ERRORS,
+        "A request without a model is refused.",
+        rejecting.probe_missing_model,
+    ),
+    _error(
+        "missing-input",
+        _ERRORS,
+        "A request without input and without anything to continue is refused.",
+        rejecting.probe_missing_input,
+    ),
+    _error(
+        "empty-input",
+        _ERRORS,
+        "An empty input without anything to continue is refused.",
+        rejecting.probe_empty_input,
+    ),
+    _error(
+        "unknown-model",
+        _ERRORS,
+        "An unknown model is refused by 400 or 404 with model_not_found.",
+        rejecting.probe_unknown_model,
+    ),
+    _error(
+        "unknown-get",
+        f"{_API}: get a response",
+        "GET of an unknown response, and of its input items, is answered with 404.",
+        rejecting.probe_unknown_get,
+    ),
+    _field(
+        "truncation",
+        f"{_API}: truncation",
+        "`truncation` is honoured and told in the response, or refused.",
+        honouring.probe_truncation,
+    ),
+    _field(
+        "store",
+        f"{_API}: store",
+        "The response says whether it is stored.",
+        honouring.probe_store,
+    ),
+    _field(
+        "max-output-tokens",
+        f"{_API}: max_output_tokens",
+        "An answer is no longer than `max_output_tokens`, and one that was cut says so; or the field is refused.",
+        honouring.probe_max_output_tokens,
+    ),
+    _field(
+        "metadata",
+        f"{_API}: metadata",
+        "`metadata` stands in the response and in the stored one, or is refused.",
+        honouring.probe_metadata,
+    ),
+    _field(
+        "tool-choice-none",
+        f"{_API}: tool_choice",
+        "With tool_choice none no tool is called, or the field is refused.",
+        honouring.probe_tool_choice_none,
+    ),
+    _field(
+        "tool-choice-required",
+        f"{_API}: tool_choice",
+        "With tool_choice required a tool is called, or the field is refused.",
+        honouring.probe_tool_choice_required,
+    ),
+    _field(
+        "json-schema",
+        f"{_API}: text.format",
+        "With a schema in `text.format` a completed answer fits it, or the field is refused.",
+        honouring.probe_json_schema,
+    ),
+    Requirement(
+        "isolation.other-key",
+        "isolation",
+        "ours: tenants",
+        "With another key a response can be neither read, listed, continued nor deleted, nor told from an unknown one.",
+        isolating.probe_other_key,
+    ),
+    # Last, because a server that does not come back can be asked nothing more.
+    Requirement(
+        "restart.kept",
+        "restart",
+        "ours: nothing is lost silently",
+        "A stored response can be retrieved and continued after the server was restarted.",
+        restarting.probe_kept,
     ),
 )
 

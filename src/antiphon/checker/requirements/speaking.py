@@ -4,7 +4,7 @@ from typing import Any
 
 from antiphon.checker.answers import Answer, Item, Refusal
 from antiphon.checker.subject import Subject, UndecidedError, user
-from antiphon.checker.verdicts import Outcome, Reading, failed, undecided
+from antiphon.checker.verdicts import Evidence, Outcome, Reading, failed, passed, undecided
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -20,6 +20,10 @@ TOOL: dict[str, Any] = {
 }
 GREETING = "Hello. Answer only: noted."
 QUESTION = "What is the secret word that I told you? Answer with that word alone."
+
+#: Nobody ends this within the smallest output budget that the API allows.
+LONG_TASK = "Write a very long story about a lighthouse and its keeper."
+CUT_TOKENS = 16
 
 
 def plant(word: str) -> Item:
@@ -57,3 +61,45 @@ def judge_refused_continuation(refusal: Refusal) -> Outcome:
     if refusal.is_overflow or not refusal.is_clients_fault:
         return undecided(f"the continuation could not be carried out ({refusal})")
     return failed(f"the server does not continue from an id that it gave out ({refusal})")
+
+
+def judge_cut(answer: Answer) -> Outcome:
+    """The verdict on an answer to the long task with the smallest budget."""
+    usage, details = answer.body.get("usage"), answer.body.get("incomplete_details")
+    spent = usage.get("output_tokens") if isinstance(usage, dict) else None
+    spent = spent if type(spent) is int else None
+    reason = details.get("reason") if isinstance(details, dict) else None
+    evidence: Evidence = {"output_tokens": spent, "status": answer.status, "text": answer.text[:200]}
+    told = f"{'untold' if spent is None else spent} output tokens with a budget of {CUT_TOKENS}"
+    # Even one token a word makes this more than the budget.
+    if (spent if spent is not None else len(answer.text.split())) > CUT_TOKENS:
+        return failed(f"{told}: the budget was not kept", **evidence)
+    if answer.status == "incomplete":
+        if reason == "max_output_tokens":
+            return passed(f"{told}, incomplete for max_output_tokens", **evidence)
+        return failed(f"{told}, incomplete without the reason max_output_tokens", **evidence)
+    if spent is not None and spent < CUT_TOKENS:
+        return undecided(f"{told}: the model ended by itself", **evidence)
+    if spent is None:
+        return undecided(f"{told}: nothing tells whether the answer was cut", **evidence)
+    return failed(f"{told}: the answer was cut and is completed all the same", **evidence)
+
+
+def find_notice(answer: Answer) -> str | None:
+    """What in the response tells that the prompt was shortened."""
+    if answer.body.get("truncation") == "auto":
+        return "truncation 'auto'"
+    if any(item.get("type") == "compaction" for item in answer.output):
+        return "a compaction item"
+    ours = answer.body.get("antiphon")
+    if not isinstance(ours, dict):
+        return None
+    warnings: Any = ours.get("warnings")
+    codes = (
+        [item.get("code") for item in warnings if isinstance(item, dict)]
+        if isinstance(warnings, list)
+        else []
+    )
+    if "upstream_truncated" in codes:
+        return "antiphon.warnings upstream_truncated"
+    return next((f"antiphon.{name}" for name in ("compaction", "window") if ours.get(name)), None)
