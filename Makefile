@@ -23,7 +23,7 @@ help:
 	@echo "make clean   remove the environment and caches"
 
 run: $(RUN_STAMP)
-	$(BIN)/antiphon serve --local $(ARGS)
+	$(BIN)/antiphon serve $(ARGS)
 
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest $(ARGS)

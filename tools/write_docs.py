@@ -134,9 +134,10 @@ def render_profiles() -> str:
 A profile holds facts about a model behind a server. The ones below are built in; a `[profiles.NAME]` in the
 configuration adds one, and may bear a built-in name. Without a configured profile the server is recognised by
 its address and model list, and asked what it can do; [Model servers](../guides/model-servers.md) says how.
-A profile that the configuration names stands instead of recognition. For a configured model it is taken as it
-is, and nothing is asked. For a model that is asked for as the server lists it, the window in that list, and what
-servers of the built-in profile `llama.cpp`, `ollama` or `lm-studio` tell, go over the endpoint's profile.
+A profile that the configuration names stands instead of recognition. A configured model's profile wins; what it
+leaves open (window, vision, that there are no tools) a recognised server fills in. For a model that is asked for as
+the server lists it, the window in that list, and what servers of the built-in profile `llama.cpp`, `ollama` or
+`lm-studio` tell, go over the endpoint's profile.
 """
     fields = [field for field in msgspec.structs.fields(Profile) if field.name != "name"]
     defaults = PROFILES["default"]

@@ -2,7 +2,8 @@
 
 It knows commands and ports, not pages. An `antiphon serve` is started for real on a free port (the plain
 `--scripted` one is shared), and addresses in later examples mean that server. A command about a server that
-nobody has here, or that would download a model, is only parsed. Invariant: every process that was started is stopped, every wait is bounded.
+nobody has here, or that would download a model, is only parsed. Invariant: every process that was started is
+stopped, every wait is bounded.
 """
 
 import importlib.util

@@ -61,6 +61,7 @@ class Round:
         )
         self._batches = self._open_stream()
         self._first: asyncio.Task[list[BackendEvent]] | None = None
+        self._rest: asyncio.Task[None] | None = None
         self._recorded = False
 
     @property
@@ -114,11 +115,11 @@ class Round:
             _log.exception("response %s could not be ended", self.id)
             last = self._send_failure(ProtocolError())
         # Read to its end, so that the connection to the server is kept; whether or not the client reads.
-        rest = asyncio.create_task(self._read_rest())
+        self._rest = asyncio.create_task(self._read_rest())
         try:
             yield last
         finally:
-            await rest
+            await self._rest
 
     async def _read_rest(self) -> None:
         async for _ in self._batches:
@@ -157,9 +158,11 @@ class Round:
                 _log.error("cancelled response %s could not be stored: %s", self.id, error.message)
 
     async def _stop_upstream(self) -> None:
-        if self._first is not None and not self._first.done():
-            self._first.cancel()
-            await asyncio.wait({self._first}, timeout=STOP_TIMEOUT_S)
+        readers = [task for task in (self._first, self._rest) if task is not None and not task.done()]
+        for task in readers:
+            task.cancel()
+        if readers:
+            await asyncio.wait(readers, timeout=STOP_TIMEOUT_S)
         await self._batches.aclose()
 
     def _open_stream(self) -> AsyncGenerator[list[BackendEvent], None]:

@@ -125,26 +125,27 @@ class LocalRuntime:
         """Until the model server answers; its error has the child's last words, for whoever starts it."""
         self._is_watched = True
         try:
-            await self.wait_ready()
+            # A first start may take longer than a request would wait.
+            await self.wait_ready(within_s=self._patience.start_s + self._patience.ready_wait_s)
         except LocalRuntimeError as error:
             raise LocalRuntimeError(error.message + error.last_words) from error
         finally:
             self._is_watched = False
 
-    async def wait_ready(self) -> int:
+    async def wait_ready(self, *, within_s: float | None = None) -> int:
         """Until the model server answers; the number of this life of it, for `wait_ended`.
 
         Starts it when it is not running. Raises `LocalRuntimeError` when it cannot be started, or was given
         up a short while ago, and `BackendTimeoutError` when it takes too long.
         """
+        limit_s = self._patience.ready_wait_s if within_s is None else within_s
         self._begin()
         try:
-            async with asyncio.timeout(self._patience.ready_wait_s):
+            async with asyncio.timeout(limit_s):
                 await self._settled.wait()
         except TimeoutError as error:
             raise BackendTimeoutError(
-                f"The embedded model {self._settings.name} was not ready within"
-                f" {self._patience.ready_wait_s:g} s."
+                f"The embedded model {self._settings.name} was not ready within {limit_s:g} s."
             ) from error
         if self._failure is not None:
             raise LocalRuntimeError(self._failure.message, last_words=self._failure.last_words)
