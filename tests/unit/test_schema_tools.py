@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from antiphon.backends import Ask, BackendEvent, CallDelta, ReasoningDelta, TextDelta
 from antiphon.backends.chat_completions.call_texts import HELD_CHARACTERS, NativeSalvager, may_begin_call
 from antiphon.backends.chat_completions.encode import encode_count, encode_request
-from antiphon.backends.chat_completions.parameters import STRING_CHARACTERS
+from antiphon.backends.chat_completions.parameters import STRING_CHARACTERS, Budget, loosen_parameters
 from antiphon.backends.chat_completions.schema_answers import SchemaReader
 from antiphon.backends.chat_completions.schema_tools import ANSWER_TOKENS, PARALLEL_CALLS
 from antiphon.backends.chat_completions.text_readers import make_text_reader
@@ -383,3 +383,77 @@ def test_a_call_that_the_server_tells_ends_the_search() -> None:
 def test_every_beginning_of_a_call_may_begin_one(text: str, data: st.DataObject) -> None:
     """Ours: otherwise a cut at the wrong place would lose the call."""
     assert may_begin_call(text[: data.draw(st.integers(0, len(text)))])
+
+
+def measure(schema: dict[str, Any]) -> int:
+    return len(msgspec.json.encode(loosen_parameters(schema)))
+
+
+def test_a_small_schema_never_becomes_a_large_one() -> None:
+    """Ours: a reference is cheap to write and may stand for much; all tools of a request share one budget."""
+    values = {"E": {"enum": [f"value number {number:06d}" for number in range(4000)]}}
+    properties = {f"p{number}": {"$ref": "#/$defs/E"} for number in range(1500)}
+    assert measure({"$defs": values, "type": "object", "properties": properties}) < 3_000_000
+    budget = Budget()
+    schema = {"$defs": values, "type": "object", "properties": dict(list(properties.items())[:9])}
+    sizes = [len(msgspec.json.encode(loosen_parameters(schema, budget))) for _ in range(50)]
+    assert sum(sizes) < 3_000_000
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"required": [f"r{number}"]} for number in range(20_000)]},
+        {
+            "type": "object",
+            "properties": {f"p{n}": {} for n in range(30_000)},
+            "required": [f"p{n}" for n in range(30_000)],
+        },
+        {"anyOf": [{"type": "object", "properties": {f"p{n}": {}}} for n in range(30_000)]},
+    ],
+)
+def test_a_long_schema_is_left_open(schema: dict[str, Any]) -> None:
+    """Ours: what goes over the budget allows more, and is found without walking it again and again."""
+    assert loosen_parameters(schema) == {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"A": {"properties": {"a": {"type": "integer"}}}, "B": {"properties": {"b": {"type": "integer"}}}},
+         "allOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}], "required": ["a", "b"]},
+        {"$defs": {"A": {"properties": {"a": {"type": "integer"}}, "required": ["a"]}},
+         "$ref": "#/$defs/A", "properties": {"b": {"type": "integer"}}, "required": ["b"]},
+        {"$defs": {"A": {"properties": {"a": {"type": "integer"}}}},
+         "allOf": [{"$ref": "#/$defs/A"}, {"properties": {"b": {"type": "integer"}}}], "required": ["a", "b"]},
+    ],
+)  # fmt: skip
+def test_what_several_schemas_ask_for_together_stays_possible(schema: dict[str, Any]) -> None:
+    """JSON Schema, `allOf` and keywords beside `$ref`: all of them hold, so all their properties are there."""
+    loosened = loosen_parameters({"type": "object", **schema})
+    assert loosened["properties"] == {"a": {"type": "integer"}, "b": {"type": "integer"}} or loosened[
+        "properties"
+    ] == {
+        "b": {"type": "integer"},
+        "a": {"type": "integer"},
+    }
+    assert set(loosened["required"]) == {"a", "b"}
+
+
+def test_an_object_that_may_have_more_properties_by_other_keywords_is_open() -> None:
+    """Ours: more is allowed, never less."""
+    schema = {
+        "type": "object",
+        "properties": {"q": {"type": "string"}},
+        "anyOf": [{"properties": {"z": {"type": "string"}}, "required": ["z"]}],
+    }
+    assert loosen_parameters(schema)["additionalProperties"] is True
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"anyOf": [{"type": "string"}, {"type": "null"}]}, {"description": "x"}, {"$ref": "#"}, {"enum": ["a"]}],
+)
+def test_arguments_are_an_object_whatever_the_schema_says(schema: dict[str, Any]) -> None:
+    """The API: arguments are an object."""
+    assert loosen_parameters(schema)["type"] == "object"

@@ -5,24 +5,51 @@ only what all of them know is sent. Invariant: what is left out allows more, nev
 strings and lists have an end and that an object which names its properties has no others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 #: The longest string in an argument; llama.cpp's grammars refuse longer repetitions than this.
 STRING_CHARACTERS = 2_000
 #: The most entries of a list in an argument.
 LIST_ITEMS = 100
-#: Deeper, or more, than this of one schema is left open: references may name themselves.
+#: Deeper than this a schema is left open: references may name themselves.
 DEPTH = 16
-NODES = 2_000
+#: What all tools of a request may come to; what goes over it is left open. A reference is cheap to write and may
+#: stand for much.
+NODES = 10_000
+BYTES = 1 << 20
 
+#: What one node of a schema comes to, on the generous side.
+NODE_BYTES = 64
+#: Keywords by which an object may have properties that `properties` does not name.
+_MORE_PROPERTIES = frozenset(
+    {"anyOf", "oneOf", "allOf", "if", "then", "else", "dependentSchemas", "patternProperties", "$dynamicRef"}
+)
 _FORMATS = frozenset({"date", "time", "date-time", "uuid"})
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 
 _Schema = dict[str, Any]
 
 
-def loosen_parameters(parameters: Mapping[str, Any] | None) -> _Schema:
+class Budget:
+    """How much of schemas may still be written, over all tools of one request."""
+
+    def __init__(self) -> None:
+        self.nodes = NODES
+        self.bytes = BYTES
+
+    def is_spent(self) -> bool:
+        """Whether what comes now is left open."""
+        return self.nodes < 0 or self.bytes < 0
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many more parts could be written."""
+        return count <= self.nodes and not self.is_spent()
+
+
+def loosen_parameters(parameters: Mapping[str, Any] | None, budget: Budget | None = None) -> _Schema:
     """The schema of a call's arguments; a function without parameters takes an empty object.
 
     `{"type":"object","properties":{"a":{"type":"string","pattern":"x+"}}}` ->
@@ -30,9 +57,13 @@ def loosen_parameters(parameters: Mapping[str, Any] | None) -> _Schema:
     """
     if not parameters:
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    loosened = _Loosener(parameters).loosen(parameters, 0, frozenset())
+    loosened = _Loosener(parameters, budget or Budget()).loosen(parameters, 0, frozenset())
     # Arguments are an object, whatever the schema forgets to say.
-    return loosened if loosened.get("type") == "object" or "anyOf" in loosened else {"type": "object"}
+    kinds = loosened.get("anyOf", [loosened])
+    objects = [kind for kind in kinds if kind.get("type") == "object"]
+    if not objects:
+        return {"type": "object"}
+    return {"anyOf": objects} if len(objects) > 1 else objects[0]
 
 
 def _make_any() -> _Schema:
@@ -46,14 +77,15 @@ def _make_any() -> _Schema:
 class _Loosener:
     """One walk over a schema; `root` is where its references start."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: Mapping[str, Any], budget: Budget) -> None:
         self._root = root
-        self._nodes_left = NODES
+        self._budget = budget
 
     def loosen(self, schema: Any, depth: int, within: frozenset[str]) -> _Schema:
         """`within`: the references that lead here."""
-        self._nodes_left -= 1
-        if not isinstance(schema, Mapping) or depth > DEPTH or self._nodes_left < 0:
+        self._budget.nodes -= 1
+        self._budget.bytes -= NODE_BYTES
+        if not isinstance(schema, Mapping) or depth > DEPTH or self._budget.is_spent():
             return _make_any()
         target = schema.get("$ref")
         if isinstance(target, str):
@@ -61,15 +93,44 @@ class _Loosener:
             if found is None:
                 return _make_any()
             beside = {key: value for key, value in schema.items() if key != "$ref"}
-            return self.loosen({**found, **beside}, depth + 1, within | {target})
+            return self.loosen(_merge([beside, found]), depth + 1, within | {target})
         if isinstance(schema.get("allOf"), list):
-            return self.loosen(_merge_all(schema), depth + 1, within)
-        if "const" in schema:
-            return {"const": schema["const"]}
-        values = schema.get("enum")
+            parts = self._list_parts(schema, within)
+            return _make_any() if parts is None else self.loosen(_merge(parts), depth + 1, within)
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
         if isinstance(values, list) and values:
-            return {"enum": values}
+            self._budget.bytes -= len(msgspec.json.encode(values))
+            if self._budget.is_spent():
+                return _make_any()
+            return {"const": schema["const"]} if "const" in schema else {"enum": values}
         return self._loosen_kinds(schema, depth, within)
+
+    def _list_parts(
+        self, schema: Mapping[str, Any], within: frozenset[str]
+    ) -> list[Mapping[str, Any]] | None:
+        """A schema beside its `allOf`, then the parts of that, references followed; None where it is too much."""
+        open_parts: list[Any] = [schema]
+        parts: list[Mapping[str, Any]] = []
+        seen = set(within)
+        while open_parts:
+            part = open_parts.pop(0)
+            self._budget.nodes -= 1
+            if not isinstance(part, Mapping):
+                continue
+            inner = part.get("allOf")
+            if isinstance(inner, list):
+                if not self._budget.has_room(len(inner)):
+                    return None
+                open_parts = [*inner, *open_parts]
+            target = part.get("$ref")
+            if isinstance(target, str) and target not in seen:
+                seen.add(target)
+                found = self._find(target)
+                if found is None:
+                    return None
+                open_parts.insert(0, found)
+            parts.append({key: value for key, value in part.items() if key not in ("allOf", "$ref")})
+        return parts
 
     def _find(self, target: str) -> Mapping[str, Any] | None:
         """What a reference inside this schema names."""
@@ -93,7 +154,7 @@ class _Loosener:
         if kinds:
             return {"anyOf": [self._loosen_kind(kind, schema, depth, within) for kind in kinds]}
         choices = schema.get("anyOf") or schema.get("oneOf")
-        if not isinstance(choices, list) or not choices:
+        if not isinstance(choices, list) or not choices or not self._budget.has_room(len(choices)):
             return _make_any()
         loosened = [self.loosen(choice, depth + 1, within) for choice in choices]
         return {"anyOf": loosened} if len(loosened) > 1 else loosened[0]
@@ -115,14 +176,19 @@ class _Loosener:
         named = schema.get("properties")
         others = schema.get("additionalProperties")
         loosened: _Schema = {"type": "object"}
+        if isinstance(named, Mapping) and not self._budget.has_room(len(named)):
+            return loosened
         if isinstance(named, Mapping):
+            self._budget.bytes -= sum(map(len, map(str, named)))
             loosened["properties"] = {
                 str(key): self.loosen(value, depth + 1, within) for key, value in named.items()
             }
             required = schema.get("required")
             if isinstance(required, list):
-                loosened["required"] = [key for key in named if key in required]
-            loosened["additionalProperties"] = False
+                must = {key for key in required if isinstance(key, str)}
+                loosened["required"] = [key for key in named if key in must]
+            # Other keywords may name more properties than these.
+            loosened["additionalProperties"] = not _MORE_PROPERTIES.isdisjoint(schema)
         if isinstance(others, Mapping) and others:
             loosened["additionalProperties"] = self.loosen(others, depth + 1, within)
         elif others is True or "patternProperties" in schema:
@@ -147,20 +213,26 @@ class _Loosener:
         return loosened
 
 
-def _merge_all(schema: Mapping[str, Any]) -> _Schema:
-    """A schema and its list `allOf` as one schema; where two say different things, the first holds."""
-    merged = {key: value for key, value in schema.items() if key != "allOf"}
-    for part in schema["allOf"]:
-        if not isinstance(part, Mapping):
-            continue
+def _merge(parts: Sequence[Mapping[str, Any]]) -> _Schema:
+    """Schemas that all hold, as one; where two say different things of the same, the first holds."""
+    merged: _Schema = {}
+    properties: _Schema = {}
+    required: dict[Any, None] = {}
+    for part in parts:
         for key, value in part.items():
-            before = merged.get(key)
-            if isinstance(before, Mapping) and isinstance(value, Mapping) and key == "properties":
-                merged[key] = {**value, **before}
-            elif isinstance(before, list) and isinstance(value, list) and key == "required":
-                merged[key] = [*before, *value]
+            if key == "properties" and isinstance(value, Mapping):
+                for name, schema in value.items():
+                    # The same property twice: both hold.
+                    known = properties.get(name)
+                    properties[name] = schema if known is None else {"allOf": [known, schema]}
+            elif key == "required" and isinstance(value, list):
+                required.update(dict.fromkeys(each for each in value if isinstance(each, str)))
             else:
                 merged.setdefault(key, value)
+    if properties:
+        merged["properties"] = properties
+    if required:
+        merged["required"] = list(required)
     return merged
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.backends.chat_completions.parameters import loosen_parameters
+from antiphon.backends.chat_completions.parameters import Budget, loosen_parameters
 from antiphon.backends.interface import Ask
 from antiphon.protocol.requests import TextFormat
 from antiphon.protocol.tools import FunctionTool
@@ -70,7 +70,8 @@ def _describe_tool(tool: FunctionTool) -> str:
 def build_format(ask: Ask) -> dict[str, Any]:
     """The `response_format` that lets the model do what `tool_choice` allows, and nothing else."""
     tools = [tool for tool in ask.tools if ask.forced_tool in (None, tool.name)]
-    calls = [_call_schema(tool) for tool in tools]
+    budget = Budget()
+    calls = [_call_schema(tool, budget) for tool in tools]
     options = list(calls)
     definitions: dict[str, Any] = {}
     if ask.parallel_tool_calls is not False and ask.forced_tool is None:
@@ -84,8 +85,8 @@ def build_format(ask: Ask) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
 
 
-def _call_schema(tool: FunctionTool) -> dict[str, Any]:
-    return _object(name={"const": tool.name}, arguments=loosen_parameters(tool.parameters))
+def _call_schema(tool: FunctionTool, budget: Budget) -> dict[str, Any]:
+    return _object(name={"const": tool.name}, arguments=loosen_parameters(tool.parameters, budget))
 
 
 def _reply_schema(text_format: TextFormat | None, definitions: dict[str, Any]) -> dict[str, Any]:
