@@ -411,3 +411,9 @@ def test_reports_are_plain_data() -> None:
     """Ours: a report decodes back into an equal one."""
     report = make_report(PASS, FAIL)
     assert msgspec.json.decode(msgspec.json.encode(report), type=Report) == report
+
+
+def test_a_key_that_a_shortened_text_ends_in_is_hidden_too() -> None:
+    """Ours: a key stands in no form of the report, not even its beginning."""
+    key = "SECRETKEY-0123456"
+    assert clean_text(f"the server said {key[:10]}... and {key}", key) == "the server said ***... and ***"

@@ -94,6 +94,9 @@ def clean_text(text: str, *keys: str | None) -> str:
     for key in sorted(filter(None, keys), key=len, reverse=True):
         if len(key) >= _MIN_KEY_CHARS:
             text = text.replace(key, "***")
+            # A server's text may have been shortened inside the key.
+            for size in range(len(key) - 1, _MIN_KEY_CHARS - 1, -1):
+                text = text.replace(f"{key[:size]}...", "***...")
     return tidy(text, 600)
 
 

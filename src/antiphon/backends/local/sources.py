@@ -5,11 +5,13 @@ hash, unpacked, never installed or imported. Invariant: every wait ends, and wha
 a `SourceError` that leaves only right parts, or the beginning of one, in the file.
 """
 
+import ctypes
 import http.client
 import ipaddress
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,6 +42,11 @@ Tick = Callable[[int], None]
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 #: How often pip's work is looked at.
+#: Loaded before any fork; None where the system has no such call.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+#: prctl's PR_SET_PDEATHSIG.
+_SET_PARENT_DEATH_SIGNAL = 1
+
 _POLL_S = 0.1
 #: pip asks this often again, and waits this long for a connection or a byte.
 _PIP_RETRIES = 2
@@ -217,7 +224,11 @@ def _download_wheel(part: Part, folder: Path, settings: DownloadSettings, start:
         log = folder / "pip.log"
         with log.open("wb") as sink:
             process = subprocess.Popen(  # noqa: S603 - this Python's pip, with names from our own table
-                _build_command(folder, requirements), stdin=subprocess.DEVNULL, stdout=sink, stderr=sink
+                _build_command(folder, requirements),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                preexec_fn=_end_with_parent if _LIBC is not None else None,
             )
     try:
         stall = _Stall(settings)
@@ -244,6 +255,12 @@ def _build_command(folder: Path, requirements: Path) -> list[str]:
     command += ["download", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     command += ["--ignore-requires-python", "--progress-bar", "off"]
     return [*command, "--dest", str(folder), "--requirement", str(requirements)]
+
+
+def _end_with_parent() -> None:
+    """In the child: whoever ends us ends pip too, however it is done."""
+    if _LIBC is not None:
+        _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:

@@ -86,6 +86,8 @@ async def probe_tool_choice_none(subject: Subject) -> Outcome:
         return _judge_refusal(answer, "tool")
     if answer.calls:
         return failed("the model called a tool, although tool_choice is none", calls=len(answer.calls))
+    if answer.is_empty:
+        return undecided("the answer was empty, so it does not tell whether the choice was kept")
     return passed("no call with tool_choice none")
 
 

@@ -74,6 +74,8 @@ async def probe_replays_own_items(subject: Subject) -> Outcome:
     """The output items of a text answer and, where the model calls, of a tool round, as they came."""
     hello = user(GREETING)
     first = await subject.ask([hello])
+    if not first.output:
+        return undecided("the answer had no output, so there is nothing to send back")
     histories: dict[str, list[Item]] = {"a text answer": [hello, *first.output, user("Go on.")]}
     asked = user("Open the vault named door with the tool.")
     try:
@@ -120,6 +122,8 @@ async def probe_never_empty(subject: Subject) -> Outcome:
 async def probe_retrieve(subject: Subject) -> Outcome:
     """GET a response that was just sent."""
     first = await subject.ask([user(GREETING)])
+    if not first.output:
+        return undecided("the answer had no output, so there is nothing to compare")
     found = await subject.retrieve(first.id)
     if isinstance(found, Refusal):
         return failed(f"a stored response cannot be retrieved ({found})", http_status=found.status)

@@ -138,6 +138,8 @@ async def _judge(
     if not judged:
         return undecided("no stream had a terminal event")
     for what, recording in judged.items():
+        if not recording.events:
+            return failed(f"the stream of {what} holds no event")
         faults = find(recording)
         if faults:
             return failed(f"in the stream of {what}: {'; '.join(faults)}", events=len(recording.events))
