@@ -20,7 +20,7 @@ from antiphon.backends.chat_completions import ChatCompletionsBackend
 from antiphon.backends.endpoint import Endpoint
 from antiphon.backends.local import DEFAULT_MODEL, MODELS, ModelCache, ModelError, Report, find_model
 from antiphon.backends.local.backend import LocalBackend
-from antiphon.backends.local.machine import find_missing
+from antiphon.backends.local.machine import check_model_file, find_missing
 from antiphon.backends.local.runtime import LocalRuntime, LocalRuntimeError, RuntimeSettings
 from antiphon.backends.profiles import PROFILES
 from antiphon.backends.scripted import ScriptedBackend, load_script
@@ -31,6 +31,8 @@ from antiphon.protocol.errors import AntiphonError
 from antiphon.server import Application, Key, Keyring, ServerLimits
 from antiphon.store.interface import StoreSettings
 from antiphon.store.sqlite import SqliteStore
+
+_log = logging.getLogger("antiphon.bootstrap")
 
 _KEEP_ALIVE_S = 75
 _LAST_WORDS_S = 5
@@ -49,6 +51,7 @@ def check_backends(config: Config) -> None:
             _build_backend(settings, config)
         elif settings.dialect == "local" and not settings.model_file:
             find_model(settings.model or DEFAULT_MODEL, MODELS)
+    _build_aliases(config)
 
 
 def build_engine(config: Config, backends: Mapping[str, Backend]) -> Engine:
@@ -189,6 +192,8 @@ class _Server(uvicorn.Server):
 
     def _stop(self, number: int) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT
+        if not self.should_exit:
+            _log.info("stopping: running answers may end; a second signal ends them")
         self.handle_exit(number, None)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -257,6 +262,7 @@ def _build_local(settings: EndpointSettings, config: Config, profile: Profile | 
     context_tokens = config.local.context_tokens
     if settings.model_file:
         path = Path(settings.model_file)
+        check_model_file(path)
         name = path.stem
     else:
         model = find_model(settings.model or DEFAULT_MODEL, MODELS)
@@ -295,14 +301,29 @@ def _build_endpoint(settings: EndpointSettings, config: Config, url: str, key: s
 def _build_aliases(config: Config) -> dict[str, Alias]:
     aliases: dict[str, Alias] = {}
     for name, model in config.models.items():
-        given = model.profile or config.endpoints[model.endpoint].profile
+        endpoint = config.endpoints[model.endpoint]
+        given = model.profile or endpoint.profile
         aliases[name] = Alias(
             endpoint=model.endpoint,
-            model=model.model or name,
+            model=_name_local_model(name, model.model, endpoint) or model.model or name,
             profile=_find_profile(given, config),
             system_prompt=model.system_prompt,
         )
     return aliases
+
+
+def _name_local_model(alias: str, asked: str, endpoint: EndpointSettings) -> str:
+    """The one model of a local endpoint; "" for any other endpoint. An alias of another model is refused."""
+    if endpoint.dialect != "local":
+        return ""
+    served = Path(endpoint.model_file).stem if endpoint.model_file else endpoint.model or DEFAULT_MODEL
+    # A model that was left out reads as the alias; only a model's own name says that another one is meant.
+    if asked != served and (asked != alias or asked in MODELS):
+        raise ModelError(
+            f"models.{alias}.model is {asked}, but endpoint '{endpoint.name}' serves {served}. "
+            f"Give {asked} an endpoint of its own, or leave the model of the alias out."
+        )
+    return served
 
 
 def _find_profile(name: str, config: Config) -> Profile | None:

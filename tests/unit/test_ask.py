@@ -238,7 +238,7 @@ def test_starting_a_server_is_proposed_on_this_machine_alone(
     assert run(["ask", "--url", url.format(port=find_closed_port()), "Hi"]) == 1
     shown = capsys.readouterr().err
     assert told in shown
-    assert ("antiphon serve --scripted" in shown) is is_hinted
+    assert ("Start one with: antiphon serve" in shown) is is_hinted
     for word in INTERNALS:
         assert word not in shown
 

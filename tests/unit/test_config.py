@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from antiphon.backends.profiles import PROFILES
+from antiphon.bootstrap import check_backends
 from antiphon.config import (
     SETTINGS,
     Config,
@@ -28,6 +29,7 @@ from antiphon.config import (
 )
 from antiphon.config.settings import NAMED_SECTIONS, PROFILE_SENTENCES, SINGLE_SECTIONS, list_fields
 from antiphon.context import Profile
+from antiphon.protocol.errors import AntiphonError
 
 DIGEST = hashlib.sha256(b"open sesame").hexdigest()
 
@@ -452,3 +454,17 @@ def test_known_profiles_can_be_named_without_being_configured(tmp_path: Path) ->
     for name in PROFILES:
         config = load(tmp_path, f"[endpoints.a]\nurl = 'http://x'\nprofile = '{name}'")
         assert config.endpoints["a"].profile == name
+
+
+def test_an_alias_of_another_model_than_its_local_endpoint_serves_is_refused(tmp_path: Path) -> None:
+    """Ours: no name answers with another model than it says."""
+    text = "[endpoints.two]\ndialect = 'local'\n[models.third]\nendpoint = 'two'\nmodel = 'smollm2-135m-instruct'\n"
+    path = tmp_path / "antiphon.toml"
+    path.write_text(text)
+    config = load_config({}, {}, tmp_path)
+    with pytest.raises(
+        AntiphonError, match=r"models\.third\.model is smollm2-135m-instruct, but endpoint 'two'"
+    ):
+        check_backends(config)
+    path.write_text(text.replace("model = ", "# model = "))
+    check_backends(load_config({}, {}, tmp_path))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.backends.local.machine import CPU_FLAGS, Machine, count_cores, find_missing
+from antiphon.backends.local import ModelError
+from antiphon.backends.local.machine import CPU_FLAGS, Machine, check_model_file, count_cores, find_missing
 from antiphon.backends.local.runtime import LocalRuntime, RuntimeSettings
 
 
@@ -96,3 +97,19 @@ def test_each_runtime_has_a_key_of_its_own_and_listens_on_loopback_alone(tmp_pat
     assert one.url.startswith("http://127.0.0.1:")
     assert one.key != other.key
     assert len(one.key) >= 32
+
+
+@pytest.mark.parametrize("content", [b"", b"GG", b"<html>", b"not a model"])
+def test_a_file_that_is_no_model_is_told_in_words(tmp_path: Path, content: bytes) -> None:
+    """Ours: the runtime would only print its log."""
+    path = tmp_path / "x.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match="is no GGUF file, or not a whole one"):
+        check_model_file(path)
+
+
+def test_a_file_that_begins_like_a_model_is_left_to_the_runtime(tmp_path: Path) -> None:
+    """Ours: what is behind the first bytes only the runtime can judge."""
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"GGUF and more")
+    check_model_file(path)

@@ -153,7 +153,7 @@ class EndpointClient:
             return BackendTimeoutError(f"{where} was silent for {self.endpoint.idle_timeout_s:g} s.")
         if isinstance(error, aiohttp.ClientConnectorError):
             return BackendError(f"{where} cannot be reached; is it running?")
-        return BackendError(f"{where} broke the connection ({type(error).__name__}).")
+        return BackendError(f"{where} broke the connection before the end.")
 
     def redact(self, error: AntiphonError) -> AntiphonError:
         """The same error without our key, should the server have quoted it."""

@@ -84,7 +84,7 @@ def ask(question: str, url: str, key_env: str | None, **options: Any) -> int:
     return asyncio.run(run())
 
 
-def read_key(variable: str | None) -> "Secret | None":
+def read_key(variable: str | None, option: str = "--key-env") -> "Secret | None":
     """The key in the variable that was named; raises `UsageError` when it holds none."""
     if variable is None:
         return None
@@ -92,7 +92,7 @@ def read_key(variable: str | None) -> "Secret | None":
 
     key = read_secret(variable)
     if key is None:
-        raise click.UsageError("--key-env must name an environment variable that is set.")
+        raise click.UsageError(f"{option} names {variable}, which is no environment variable that is set.")
     return key
 
 
@@ -108,13 +108,16 @@ async def ask_server(
     usage: bool,
 ) -> int:
     """Stream one answer and remember it; returns the exit status."""
-    from antiphon.cli.continuations import Continuation, name_place, record_continuation
+    from antiphon.cli.continuations import Continuation, forget_continuation, name_place, record_continuation
     from antiphon.client import ClientError, UnreachableError
     from antiphon.config import find_user_folders, is_loopback
 
     folder = find_user_folders().state
     place = name_place(url, key.reveal() if key is not None else None)
     last = find_last(folder, place, url) if continues else None
+    if not continues:
+        # A new conversation: should it break off, `--continue` must not go on with the one before it.
+        forget_continuation(folder, place)
     answer = Answer()
     try:
         model = model or (last.model if last is not None else await find_first_model(client))
@@ -122,7 +125,7 @@ async def ask_server(
     except UnreachableError as error:
         if not is_loopback(urlsplit(url).hostname or ""):
             raise
-        hint = "Is a server running there? Start one with: antiphon serve --scripted"
+        hint = "Is a server running there? Start one with: antiphon serve"
         raise UnreachableError(f"{error.message.rstrip('.')}. {hint}") from error
     except ClientError as error:
         if error.status < 500 or not error.request_id:

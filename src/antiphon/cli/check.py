@@ -111,7 +111,9 @@ def check(
         return 0
     if url is None:
         raise click.UsageError("Name the server: antiphon check URL")
-    key, second_key = read_key(key_env), read_key(second_key_env)
+    key, second_key = read_key(key_env), read_key(second_key_env, "--second-key-env")
+    if key is not None and second_key is not None and key == second_key:
+        raise click.UsageError("--second-key-env must name a key of another tenant; this is the same key.")
     options = CheckOptions(
         requirements=requirements,
         api_key=key.reveal() if key is not None else None,

@@ -55,11 +55,22 @@ def load_continuations(folder: Path) -> dict[str, Continuation]:
         raise AntiphonError(f"{path} cannot be read: {error.strerror}.") from error
 
 
+def forget_continuation(folder: Path, place: str) -> None:
+    """Nothing is continued at a place any more."""
+    continuations = load_continuations(folder)
+    if continuations.pop(place, None) is not None:
+        _write(folder, continuations)
+
+
 def record_continuation(folder: Path, place: str, continuation: Continuation) -> None:
-    """Remember the newest response of a place; the file is readable by this user alone."""
+    """Remember the newest response of a place."""
+    _write(folder, {**load_continuations(folder), place: continuation})
+
+
+def _write(folder: Path, continuations: dict[str, Continuation]) -> None:
+    """The file is readable by this user alone."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        continuations = {**load_continuations(folder), place: continuation}
         # A temporary file is made with mode 0600.
         descriptor, name = tempfile.mkstemp(dir=folder, prefix=FILE_NAME)
         try:

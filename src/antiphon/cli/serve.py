@@ -104,10 +104,10 @@ def build_flags(
         raise click.UsageError("--upstream-key-env needs --upstream.")
     if script is not None and not scripted:
         raise click.UsageError("--script needs --scripted.")
-    if model is not None and upstream is None and not local and not scripted:
-        raise click.UsageError("--model needs --local, --upstream or --scripted.")
-    if model_file is not None and not local:
-        raise click.UsageError("--model-file needs --local.")
+    if model_file is not None and (upstream is not None or scripted):
+        raise click.UsageError("--model-file is for the embedded model; leave out --upstream and --scripted.")
+    # A model that nobody else serves is the embedded one's.
+    local = local or ((model is not None or model_file is not None) and upstream is None and not scripted)
     if model_file is not None and model is not None:
         raise click.UsageError("--model and --model-file exclude each other.")
     flags: dict[str, Any] = {"server": drop_unset(host=host, port=port, data=data)}

@@ -25,7 +25,7 @@ BYTES = 1 << 20
 NODE_BYTES = 64
 #: Keywords by which an object may have properties that `properties` does not name.
 _MORE_PROPERTIES = frozenset(
-    {"anyOf", "oneOf", "allOf", "if", "then", "else", "dependentSchemas", "patternProperties", "$dynamicRef"}
+    {"allOf", "if", "then", "else", "dependentSchemas", "patternProperties", "$dynamicRef"}
 )
 _FORMATS = frozenset({"date", "time", "date-time", "uuid"})
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -188,7 +188,7 @@ class _Loosener:
                 must = {key for key in required if isinstance(key, str)}
                 loosened["required"] = [key for key in named if key in must]
             # Other keywords may name more properties than these.
-            loosened["additionalProperties"] = not _MORE_PROPERTIES.isdisjoint(schema)
+            loosened["additionalProperties"] = _may_have_more(schema)
         if isinstance(others, Mapping) and others:
             loosened["additionalProperties"] = self.loosen(others, depth + 1, within)
         elif others is True or "patternProperties" in schema:
@@ -211,6 +211,20 @@ class _Loosener:
             loosened["minItems"] = least
         loosened["maxItems"] = most
         return loosened
+
+
+def _may_have_more(schema: Mapping[str, Any]) -> bool:
+    """Whether an object may have properties that its `properties` do not name."""
+    if not _MORE_PROPERTIES.isdisjoint(schema):
+        return True
+    choices = [*_read_list(schema, "anyOf"), *_read_list(schema, "oneOf")]
+    # Choices that only say which of them are required name none.
+    return any(not isinstance(choice, Mapping) or bool(choice.keys() - {"required"}) for choice in choices)
+
+
+def _read_list(schema: Mapping[str, Any], key: str) -> list[Any]:
+    value = schema.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _merge(parts: Sequence[Mapping[str, Any]]) -> _Schema:

@@ -14,6 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from antiphon.backends.local.errors import ModelError
+
+#: How every model file of llama.cpp's form begins.
+GGUF_MAGIC = b"GGUF"
 RUNTIME_PACKAGE = "xllamacpp"
 #: Instructions that the prebuilt runtime uses on x86-64 without asking (Haswell 2013 and newer).
 CPU_FLAGS = ("avx2", "fma", "f16c", "bmi2")
@@ -110,3 +114,16 @@ def count_cores(machine: Machine | None = None) -> int:
         except OSError:
             return len(usable)
     return len(cores) or 1
+
+
+def check_model_file(path: Path) -> None:
+    """Raise `ModelError` for a file that is no model, in words; the runtime would only print its log."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(GGUF_MAGIC))
+    except OSError as error:
+        raise ModelError(f"The model file {path} cannot be read: {error.strerror}.") from error
+    if start != GGUF_MAGIC:
+        raise ModelError(
+            f"{path} is no GGUF file, or not a whole one. Download it again, or give another with --model-file."
+        )
