@@ -88,7 +88,7 @@ def test_a_word_is_planted_and_found_by_id(client: OpenAI) -> None:
 
 
 def test_items_dumped_with_their_nulls_can_be_sent_back(client: OpenAI) -> None:
-    """Reference 3.4, decision 1: null on an optional item field equals absent."""
+    """Responses API 3.4, as decided: null on an optional item field equals absent."""
     think = client.responses.create(model="scripted", input="think")
     history: Any = [{"role": "user", "content": PLANT}, *[item.model_dump() for item in think.output]]
     response = client.responses.create(model="scripted", input=[*history, {"role": "user", "content": ASK}])
@@ -96,7 +96,7 @@ def test_items_dumped_with_their_nulls_can_be_sent_back(client: OpenAI) -> None:
 
 
 def test_a_stream_is_iterated(client: OpenAI) -> None:
-    """Reference 8.1: `stream=True` ends at `[DONE]`."""
+    """Responses API 8.1: `stream=True` ends at `[DONE]`."""
     pieces = []
     kinds = []
     for event in client.responses.create(model="scripted", input=PLANT, stream=True):
@@ -110,7 +110,7 @@ def test_a_stream_is_iterated(client: OpenAI) -> None:
 
 @pytest.mark.parametrize("text", [PLANT, "think", "decline", "Use get_weather for Paris."])
 def test_the_stream_helper_gives_the_final_response(client: OpenAI, text: str) -> None:
-    """Reference 8.1: the helper's demands on order, indexes and ids, for each kind of item."""
+    """Responses API 8.1: the helper's demands on order, indexes and ids, for each kind of item."""
     with client.responses.stream(model="scripted", input=text, tools=[TOOL]) as stream:
         kinds = [event.type for event in stream]
         final = stream.get_final_response()
@@ -122,7 +122,7 @@ def test_the_stream_helper_gives_the_final_response(client: OpenAI, text: str) -
 
 
 def test_the_stream_helper_parses_structured_text(client: OpenAI) -> None:
-    """Reference 8.1: a pydantic model as text_format, while streaming."""
+    """Responses API 8.1: a pydantic model as text_format, while streaming."""
 
     class Word(BaseModel):
         word: str
@@ -136,7 +136,7 @@ def test_the_stream_helper_parses_structured_text(client: OpenAI) -> None:
 
 
 def test_a_pydantic_model_is_parsed(client: OpenAI) -> None:
-    """Reference 8.1: `parse` with a strict schema made from the model."""
+    """Responses API 8.1: `parse` with a strict schema made from the model."""
 
     class Word(BaseModel):
         word: str
@@ -176,7 +176,7 @@ def test_a_tool_loop_sends_only_the_output(client: OpenAI, stream: bool) -> None
 
 
 def test_responses_are_read_and_deleted(client: OpenAI) -> None:
-    """Reference 1, rows 2 and 3; the package asks for anything when it deletes."""
+    """Responses API 1, rows 2 and 3; the package asks for anything when it deletes."""
     made = client.responses.create(model="scripted", input=PLANT, metadata={"a": "b"})
     read = client.responses.retrieve(made.id)
     assert read.to_dict() == made.to_dict()
@@ -193,7 +193,7 @@ def test_responses_are_read_and_deleted(client: OpenAI) -> None:
 
 
 def test_input_items_are_paged_by_themselves(client: OpenAI) -> None:
-    """Reference 8.1: the cursor is the last item's id, with has_more."""
+    """Responses API 8.1: the cursor is the last item's id, with has_more."""
     tip = None
     for number in range(4):
         tip = client.responses.create(model="scripted", input=f"number {number}", previous_response_id=tip).id
@@ -213,7 +213,7 @@ def test_input_items_are_paged_by_themselves(client: OpenAI) -> None:
 
 
 def test_models_are_listed_and_read(client: OpenAI) -> None:
-    """Reference 1, row 16."""
+    """Responses API 1, row 16."""
     assert [model.id for model in client.models.list()] == ["scripted"]
     assert client.models.retrieve("scripted").owned_by == "antiphon"
     with pytest.raises(openai.NotFoundError) as caught:
@@ -263,7 +263,7 @@ def test_errors_are_the_packages_exceptions(
     param: str | None,
     stream: bool,
 ) -> None:
-    """Reference 6: the class by status, the error object's members as attributes."""
+    """Responses API 6: the class by status, the error object's members as attributes."""
     with pytest.raises(openai.APIStatusError) as caught:
         client.responses.create(**{"model": "scripted", "stream": stream, **body})
     assert type(caught.value) is kind
@@ -272,7 +272,7 @@ def test_errors_are_the_packages_exceptions(
 
 
 def test_a_stream_that_breaks_raises(client: OpenAI) -> None:
-    """Reference 8.1: a nested error event raises APIError with our message."""
+    """Responses API 8.1: a nested error event raises APIError with our message."""
     stream = client.responses.create(model="scripted", input="break", stream=True)
     with pytest.raises(openai.APIError) as caught:
         for _ in stream:
@@ -281,7 +281,7 @@ def test_a_stream_that_breaks_raises(client: OpenAI) -> None:
 
 
 def test_a_stream_that_was_cut_is_incomplete(client: OpenAI) -> None:
-    """Reference 4.5."""
+    """Responses API 4.5."""
     *_, last = client.responses.create(model="scripted", input="cut", stream=True)
     assert last.type == "response.incomplete"
     assert last.response.incomplete_details is not None
@@ -290,7 +290,7 @@ def test_a_stream_that_was_cut_is_incomplete(client: OpenAI) -> None:
 
 
 def test_a_stream_may_be_left_early(client: OpenAI, server: ServerProcess) -> None:
-    """Decision 19: the response is stored as cancelled; the connection's end is enough."""
+    """Decided: the response is stored as cancelled; the connection's end is enough."""
     with client.responses.create(model="scripted", input=PLANT, stream=True) as stream:
         first = next(iter(stream))
         assert first.type == "response.created"
@@ -298,7 +298,7 @@ def test_a_stream_may_be_left_early(client: OpenAI, server: ServerProcess) -> No
 
 
 def test_the_raw_answer_can_be_read(client: OpenAI) -> None:
-    """Reference 1: x-request-id; decision 2: antiphon-version."""
+    """Responses API 1: x-request-id; as decided: antiphon-version."""
     raw = client.responses.with_raw_response.create(model="scripted", input=PLANT)
     assert raw.headers["x-request-id"].startswith("req_")
     assert raw.headers["antiphon-version"]

@@ -232,7 +232,7 @@ def run_sends(fault: Fault, failure: Failure, *, stream: bool) -> str:
 def test_any_write_to_the_client_fails_and_the_model_is_stopped(
     failure: Failure, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Decision 19: stored as cancelled, or completed if it had ended; ours: no task is left."""
+    """Decided: stored as cancelled, or completed if it had ended; ours: no task is left."""
     name = f"client, write: {failure}, {'streaming' if stream else 'not streaming'}"
     n = walk(name, functools.partial(run_sends, failure=failure, stream=stream))
     # The head, the first events, one write for each word at the most, and the end.
@@ -424,5 +424,5 @@ def test_a_client_fails_at_some_event_of_a_real_stream(failure: Literal["reset",
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "waiting"])
 @pytest.mark.parametrize("failure", ["reset", "hang"])
 def test_a_client_fails_at_any_event_of_a_real_stream(failure: Literal["reset", "hang"], fast: bool) -> None:
-    """Decision 19, over uvicorn: a client that resets or stops reading costs nothing that stays."""
+    """Decided, over uvicorn: a client that resets or stops reading costs nothing that stays."""
     walk_socket(failure, fast=fast, step=1)

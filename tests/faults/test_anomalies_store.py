@@ -370,7 +370,7 @@ def test_a_process_dies_at_some_operations_and_nothing_is_lost(tmp_path: Path, m
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("manner", ["dies before", "dies after"])
 def test_a_process_dies_at_every_operation_and_nothing_is_lost(tmp_path: Path, manner: Manner) -> None:
-    """Decision 23: what was acknowledged survives a killed process, whatever statement it was at."""
+    """Decided: what was acknowledged survives a killed process, whatever statement it was at."""
     walk_deaths(tmp_path, manner, 1)
 
 
@@ -539,5 +539,5 @@ def test_a_server_whose_storage_fails_somewhere_claims_nothing(stream: bool) -> 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "not streaming"])
 @pytest.mark.parametrize("manner", MANNERS)
 def test_a_server_whose_storage_fails_anywhere_claims_nothing(manner: Manner, stream: bool) -> None:
-    """Decision 23: never completed without a durable record; one end each; the conversation can go on."""
+    """Decided: never completed without a durable record; one end each; the conversation can go on."""
     walk_server(manner, stream=stream, step=1)

@@ -111,7 +111,7 @@ def run_kill(folder: Path, seed: int, parents: list[str | None]) -> list[str | N
 
 
 def test_what_a_client_saw_completed_survives_a_kill_and_nothing_is_half_there(tmp_path: Path) -> None:
-    """ours; decision 23: a response is stored before its terminal event leaves."""
+    """ours; as decided: a response is stored before its terminal event leaves."""
     parents: list[str | None] = [None] * CHAINS
     for seed in range(3):
         parents = run_kill(tmp_path, seed, parents)

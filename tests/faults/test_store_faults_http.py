@@ -59,7 +59,7 @@ FAILURE = {"message": "The disk is on fire.", "type": "server_error", "param": N
 
 
 def test_a_response_that_could_not_be_stored_is_never_claimed() -> None:
-    """Decision 23 and ours: an error before success was claimed, streaming or not."""
+    """Decided and ours: an error before success was claimed, streaming or not."""
     store = FaultyStore()
 
     async def story() -> None:
@@ -112,7 +112,7 @@ def test_storage_that_cannot_be_read_is_told_as_such() -> None:
 def test_a_cancelled_response_that_cannot_be_stored_troubles_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Decision 19: the client is gone; the log says what was lost."""
+    """Decided: the client is gone; the log says what was lost."""
     store = FaultyStore()
     backend = GatedBackend({"rules": [{"when": "stop", "text": "One two."}, {"text": "ok"}]}, gate_at=2)
 

@@ -243,7 +243,7 @@ def test_a_hundred_thousand_items_are_answered_and_one_more_is_refused(tmp_path:
 
 
 def test_a_huge_text_is_answered_and_a_larger_one_refused(tmp_path: Path) -> None:
-    """Reference 2: input up to 10,485,760 characters."""
+    """Responses API 2: input up to 10,485,760 characters."""
 
     async def story() -> None:
         async with serve(tmp_path, SCRIPT) as client:

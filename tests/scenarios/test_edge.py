@@ -224,7 +224,7 @@ def test_a_request_without_a_route_is_told_so(
     allow: str | None,
     code: str | None,
 ) -> None:
-    """Reference 6: the same envelope everywhere."""
+    """Responses API 6: the same envelope everywhere."""
 
     async def story(client: StrictClient) -> None:
         answer = await client.send(method, path, None, headers)
@@ -324,7 +324,7 @@ def test_odd_ids_in_paths_are_not_found(tmp_path: Path, name: str) -> None:
 
 
 def test_every_answer_has_a_request_id_of_its_own(tmp_path: Path) -> None:
-    """Reference 1: every reply carries x-request-id."""
+    """Responses API 1: every reply carries x-request-id."""
 
     async def story(client: StrictClient) -> None:
         answers = [await client.post(dict(BODY)) for _ in range(3)]

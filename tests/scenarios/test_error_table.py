@@ -57,7 +57,7 @@ def bound(param: str, kind: str, side: str, limit: str, got: str) -> dict[str, A
     )
 
 
-#: A body (the model is added) -> the whole error object. Reference 6.2 and 6.3.
+#: A body (the model is added) -> the whole error object. Responses API 6.2 and 6.3.
 TABLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "no model": ({"model": None, "input": "x"}, missing("model")),
     "no input": ({}, missing("input")),
@@ -202,7 +202,7 @@ TABLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", TABLE)
 def test_a_refusal_has_its_whole_error_object_streaming_or_not(tmp_path: Path, name: str) -> None:
-    """Reference 6.2 and 6.3; 4.5: validation errors never start a stream."""
+    """Responses API 6.2 and 6.3; 4.5: validation errors never start a stream."""
     body, expected = TABLE[name]
 
     async def story() -> None:
@@ -252,7 +252,7 @@ STEPS: list[tuple[dict[str, Any], tuple[str | None, str | None]]] = [
 
 
 def test_the_first_failing_check_of_the_apis_order_is_told(tmp_path: Path) -> None:
-    """Reference 6.1: of any two faults, the one whose step comes first, however the keys are ordered."""
+    """Responses API 6.1: of any two faults, the one whose step comes first, however the keys are ordered."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -289,7 +289,7 @@ STATE_STEPS: list[tuple[dict[str, Any], tuple[str | None, str | None]]] = [
 
 
 def test_state_is_looked_up_after_the_request_was_read(tmp_path: Path) -> None:
-    """Reference 6.1, steps 5 and 6."""
+    """Responses API 6.1, steps 5 and 6."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -424,7 +424,7 @@ def test_hints_are_accepted_and_echoed(tmp_path: Path, body: dict[str, Any], ech
 
 
 def test_every_field_of_the_api_is_known(tmp_path: Path) -> None:
-    """Reference 2: no field of the API is an unknown parameter; null everywhere is a plain request."""
+    """Responses API 2: no field of the API is an unknown parameter; null everywhere is a plain request."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -463,7 +463,7 @@ def test_images_come_as_data_urls_only(tmp_path: Path) -> None:
 
 
 def test_a_model_is_not_given_what_its_profile_cannot_do(tmp_path: Path) -> None:
-    """Reference 6.1, step 7; ours: what the profile supports; never silence."""
+    """Responses API 6.1, step 7; ours: what the profile supports; never silence."""
     profiles = {"blind": {"sees_images": False, "tools": "none", "efforts": ["low", "high"]}}
     models = {"blind": {"endpoint": "scripted", "model": "scripted", "profile": "blind"}}
     image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
@@ -494,7 +494,7 @@ def test_a_model_is_not_given_what_its_profile_cannot_do(tmp_path: Path) -> None
 
 
 def test_a_server_side_system_prompt_comes_before_everything(tmp_path: Path) -> None:
-    """Decision 20: system prompt of the model, tools, instructions, input."""
+    """Decided: system prompt of the model, tools, instructions, input."""
     (tmp_path / "prompt.txt").write_text("Remember this word: plum.")
     models = {"kind": {"endpoint": "scripted", "model": "scripted", "system_prompt_file": "prompt.txt"}}
 

@@ -74,7 +74,7 @@ def test_a_long_chain_keeps_its_first_word(tmp_path: Path, cache_bytes: int) -> 
 
 @CACHES
 def test_two_branches_of_one_response_do_not_see_each_other(tmp_path: Path, cache_bytes: int) -> None:
-    """Reference 2, state rules: parents may be reused."""
+    """Responses API 2, state rules: parents may be reused."""
 
     async def story() -> None:
         async with serve(tmp_path, limits={"window_cache_bytes": cache_bytes}) as client:
@@ -92,7 +92,7 @@ def test_two_branches_of_one_response_do_not_see_each_other(tmp_path: Path, cach
 
 
 def test_a_response_that_was_not_stored_is_nowhere(tmp_path: Path) -> None:
-    """Reference 2: `store: false` is not retrievable and cannot be a parent."""
+    """Responses API 2: `store: false` is not retrievable and cannot be a parent."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -125,7 +125,7 @@ def test_a_response_that_was_not_stored_is_nowhere(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_was_not_stored_is_nowhere(tmp_path: Path) -> None:
-    """Reference 2: the same while streaming."""
+    """Responses API 2: the same while streaming."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -137,7 +137,7 @@ def test_a_stream_that_was_not_stored_is_nowhere(tmp_path: Path) -> None:
 
 
 def test_instructions_and_settings_are_never_inherited() -> None:
-    """Reference 2, state rules: every request stands alone apart from items."""
+    """Responses API 2, state rules: every request stands alone apart from items."""
     backend = GatedBackend({"rules": [{"act": "describe"}]})
 
     async def story() -> None:
@@ -236,7 +236,7 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
 
 @CACHES
 def test_nothing_continues_through_a_deleted_ancestor(tmp_path: Path, cache_bytes: int) -> None:
-    """Decision 24: a tombstone stays, and a continuation through it is previous_response_not_found."""
+    """Decided: a tombstone stays, and a continuation through it is previous_response_not_found."""
 
     async def story() -> None:
         async with serve(tmp_path, limits={"window_cache_bytes": cache_bytes}) as client:
@@ -264,7 +264,7 @@ def test_nothing_continues_through_a_deleted_ancestor(tmp_path: Path, cache_byte
 
 
 def test_a_deleted_word_is_in_no_file(tmp_path: Path) -> None:
-    """Decision 24: deletion is real."""
+    """Decided: deletion is real."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -280,7 +280,7 @@ def test_a_deleted_word_is_in_no_file(tmp_path: Path) -> None:
 
 
 def test_a_word_that_was_not_stored_is_in_no_file(tmp_path: Path) -> None:
-    """Decision 25: the planted word of a `store: false` request is in no file of the data folder."""
+    """Decided: the planted word of a `store: false` request is in no file of the data folder."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -344,7 +344,7 @@ def test_two_branches_from_one_parent_at_the_same_time_do_not_mix() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_parent_that_is_deleted_while_its_child_is_made_is_no_ancestor_afterwards(stream: bool) -> None:
-    """Decision 24: the child is not claimed to be complete, and nothing continues through the deleted one."""
+    """Decided: the child is not claimed to be complete, and nothing continues through the deleted one."""
     backend = GatedBackend({"rules": [{"when": "(?i)what", "act": "recall"}, {"act": "note"}]}, gate_at=1)
 
     async def story() -> None:

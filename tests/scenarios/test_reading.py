@@ -23,7 +23,7 @@ def list_texts(page: dict[str, Any]) -> list[str]:
 
 
 def not_found(response_id: str) -> dict[str, Any]:
-    """Reference 6.3: what every route says of an unknown response."""
+    """Responses API 6.3: what every route says of an unknown response."""
     return {
         "message": f"Response with id '{response_id}' not found.",
         "type": "invalid_request_error",
@@ -33,7 +33,7 @@ def not_found(response_id: str) -> dict[str, Any]:
 
 
 def test_a_response_reads_as_it_was_sent(tmp_path: Path) -> None:
-    """Reference 1 and 2.1: the same object, every echo included."""
+    """Responses API 1 and 2.1: the same object, every echo included."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -71,7 +71,7 @@ def test_a_response_reads_as_it_was_sent(tmp_path: Path) -> None:
 
 
 def test_reading_takes_the_query_of_the_api_and_no_other(tmp_path: Path) -> None:
-    """Reference 1: `stream=true` only for background streams; unknown parameters are refused."""
+    """Responses API 1: `stream=true` only for background streams; unknown parameters are refused."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -89,7 +89,7 @@ def test_reading_takes_the_query_of_the_api_and_no_other(tmp_path: Path) -> None
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
 def test_pages_join_to_the_whole_list(tmp_path: Path, order: str, limit: int) -> None:
-    """Reference 1.1: `after` is exclusive and works in both orders, `has_more` tells of what is left."""
+    """Responses API 1.1: `after` is exclusive and works in both orders, `has_more` tells of what is left."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -125,7 +125,7 @@ def test_pages_join_to_the_whole_list(tmp_path: Path, order: str, limit: int) ->
 
 
 def test_the_newest_twenty_items_come_first(tmp_path: Path) -> None:
-    """Reference 1: limit 20 and order desc are the defaults."""
+    """Responses API 1: limit 20 and order desc are the defaults."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -138,7 +138,7 @@ def test_the_newest_twenty_items_come_first(tmp_path: Path) -> None:
 
 
 def test_listed_items_have_their_normal_form_and_the_same_id_everywhere(tmp_path: Path) -> None:
-    """Reference 3.4 and decision 21: string content becomes parts, ids are derived and stay."""
+    """Responses API 3.4 and as decided: string content becomes parts, ids are derived and stay."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -171,7 +171,7 @@ def test_listed_items_have_their_normal_form_and_the_same_id_everywhere(tmp_path
 
 
 def test_wrong_paging_is_refused(tmp_path: Path) -> None:
-    """Reference 1.1 and 6.3."""
+    """Responses API 1.1 and 6.3."""
     table: list[tuple[dict[str, Any], int, str, str | None]] = [
         ({"limit": 0}, 400, "limit", "integer_below_min_value"),
         ({"limit": 101}, 400, "limit", "integer_above_max_value"),
@@ -204,7 +204,7 @@ def test_wrong_paging_is_refused(tmp_path: Path) -> None:
 
 
 def test_items_of_a_response_below_a_deleted_one_are_its_own(tmp_path: Path) -> None:
-    """Decision 24: the child keeps its own record."""
+    """Decided: the child keeps its own record."""
 
     async def story() -> None:
         async with serve(tmp_path) as client:
@@ -223,7 +223,7 @@ def test_items_of_a_response_below_a_deleted_one_are_its_own(tmp_path: Path) -> 
 
 
 def test_models_are_listed_and_read(tmp_path: Path) -> None:
-    """Reference 1, row 16; decision 17: aliases and what the endpoints list; the client's name is echoed."""
+    """Responses API 1, row 16; as decided: aliases and what the endpoints list; the client's name is echoed."""
 
     async def story() -> None:
         script = {"models": ["plain", "org/name with space"], "rules": [{"text": "ok"}]}
@@ -257,7 +257,7 @@ def test_models_are_listed_and_read(tmp_path: Path) -> None:
 
 
 def test_a_model_that_two_endpoints_list_needs_an_alias(tmp_path: Path) -> None:
-    """Decision 17: a name listed by exactly one endpoint."""
+    """Decided: a name listed by exactly one endpoint."""
 
     async def story() -> None:
         more = {"endpoints": {"scripted": {"dialect": "scripted"}, "other": {"dialect": "scripted"}}}
@@ -272,7 +272,7 @@ def test_a_model_that_two_endpoints_list_needs_an_alias(tmp_path: Path) -> None:
 
 
 def test_the_model_may_change_along_a_chain(tmp_path: Path) -> None:
-    """Reference 2: every request stands alone apart from items."""
+    """Responses API 2: every request stands alone apart from items."""
 
     async def story() -> None:
         script = {"models": ["a", "b"], "rules": [{"when": "(?i)what", "act": "recall"}, {"act": "note"}]}
@@ -335,7 +335,7 @@ def test_a_foreign_id_and_an_unknown_id_give_the_same_answer_on_every_route(tmp_
 
 
 def test_a_foreign_item_id_is_free_for_another_tenant(tmp_path: Path) -> None:
-    """Decision 21: client-given item ids count inside the tenant."""
+    """Decided: client-given item ids count inside the tenant."""
     keys = {"anna": {"sha256": hash_key("key-a")}, "ben": {"sha256": hash_key("key-b")}}
 
     async def story() -> None:
@@ -349,7 +349,7 @@ def test_a_foreign_item_id_is_free_for_another_tenant(tmp_path: Path) -> None:
 
 
 def test_without_a_known_key_nothing_is_answered(tmp_path: Path) -> None:
-    """Reference 6, 401; health needs no key."""
+    """Responses API 6, 401; health needs no key."""
     routes = [
         ("POST", "/v1/responses"),
         ("GET", "/v1/responses/resp_1"),

@@ -189,7 +189,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(server: S
 
 
 def test_a_client_that_resets_its_connection_cancels_its_response(server: ServerProcess) -> None:
-    """Decision 19: kept as cancelled, with what was there."""
+    """Decided: kept as cancelled, with what was there."""
     body = json.dumps({"model": "scripted", "input": "slow", "stream": True}).encode()
     with Line(server) as line:
         line.write(head(length=len(body)) + body)

@@ -55,7 +55,7 @@ def strip(response: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_text_answer_has_the_events_of_the_table_in_order(tmp_path: Path) -> None:
-    """Reference 4.2 and 4.3, text."""
+    """Responses API 4.2 and 4.3, text."""
     events = run_answer(tmp_path, {"text": "One two three."})
     assert [event["type"] for event in events] == [
         "response.created",
@@ -76,7 +76,7 @@ def test_a_text_answer_has_the_events_of_the_table_in_order(tmp_path: Path) -> N
 
 
 def test_reasoning_comes_before_the_text_as_a_summary(tmp_path: Path) -> None:
-    """Decision 4: raw reasoning is sent as reasoning-summary events."""
+    """Decided: raw reasoning is sent as reasoning-summary events."""
     events = run_answer(tmp_path, {"reasoning": "Let me think. Yes.", "text": "Done."})
     assert [event["type"].removeprefix("response.") for event in events[2:9]] == [
         "output_item.added",
@@ -92,7 +92,7 @@ def test_reasoning_comes_before_the_text_as_a_summary(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_a_part_of_its_own(tmp_path: Path) -> None:
-    """Reference 4.3, refusal."""
+    """Responses API 4.3, refusal."""
     events = run_answer(tmp_path, {"refusal": "I will not."})
     kinds = [event["type"] for event in events]
     assert "response.refusal.done" in kinds
@@ -106,7 +106,7 @@ def test_a_refusal_is_a_part_of_its_own(tmp_path: Path) -> None:
     ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
 )
 def test_an_answer_that_was_cut_is_incomplete_and_says_why(tmp_path: Path, finish: str, reason: str) -> None:
-    """Reference 4.5: the last item is incomplete, its done events are still sent."""
+    """Responses API 4.5: the last item is incomplete, its done events are still sent."""
     events = run_answer(tmp_path, {"text": "Half an", "finish": finish})
     response = find_terminal(events)
     assert events[-1]["type"] == "response.incomplete"
@@ -117,7 +117,7 @@ def test_an_answer_that_was_cut_is_incomplete_and_says_why(tmp_path: Path, finis
 
 
 def test_max_output_tokens_ends_the_answer(tmp_path: Path) -> None:
-    """Reference 2: max_output_tokens covers what is visible; hit, the response is incomplete."""
+    """Responses API 2: max_output_tokens covers what is visible; hit, the response is incomplete."""
     events = run_answer(tmp_path, {"text": " ".join(f"w{n}" for n in range(50))}, max_output_tokens=16)
     response = find_terminal(events)
     assert response["status"] == "incomplete"
@@ -127,7 +127,7 @@ def test_max_output_tokens_ends_the_answer(tmp_path: Path) -> None:
 
 
 def test_an_incomplete_response_can_be_continued(tmp_path: Path) -> None:
-    """Decision 19: completed or incomplete responses are parents."""
+    """Decided: completed or incomplete responses are parents."""
 
     async def story() -> None:
         script = {"answers": [{"text": "Half an", "finish": "length"}, {"text": "answer."}]}
@@ -143,7 +143,7 @@ def test_an_incomplete_response_can_be_continued(tmp_path: Path) -> None:
 def test_reasoning_alone_is_never_completed(
     tmp_path: Path, finish: str, details: dict[str, str] | None
 ) -> None:
-    """Decision 10: after `length` with the reason, otherwise with null details and a warning."""
+    """Decided: after `length` with the reason, otherwise with null details and a warning."""
     response = find_terminal(run_answer(tmp_path, {"reasoning": "Hmm, hmm.", "finish": finish}))
     assert response["status"] == "incomplete"
     assert response["incomplete_details"] == details
@@ -154,7 +154,7 @@ def test_reasoning_alone_is_never_completed(
 
 @pytest.mark.parametrize("finish", ["stop", "length", "content_filter"])
 def test_an_empty_generation_fails(tmp_path: Path, finish: str) -> None:
-    """Decision 10: nothing at all is failed, server_error; not streaming, the status says so too."""
+    """Decided: nothing at all is failed, server_error; not streaming, the status says so too."""
     events = run_answer(tmp_path, {"finish": finish})
     assert [event["type"] for event in events[2:]] == ["error", "response.failed"]
     assert find_terminal(events)["error"]["code"] == "server_error"
@@ -205,7 +205,7 @@ TROUBLES = [
 def test_a_refusal_before_the_stream_is_an_http_error_and_one_within_it_an_event(
     tmp_path: Path, trouble: dict[str, Any], status: int, kind: str, code: str | None, response_code: str
 ) -> None:
-    """Decision 14 and reference 4.5: the same trouble before and after the first event."""
+    """Decided and reference 4.5: the same trouble before and after the first event."""
 
     async def story() -> None:
         script = {
@@ -243,7 +243,7 @@ def test_a_refusal_before_the_stream_is_an_http_error_and_one_within_it_an_event
 
 
 def test_an_overflowing_prompt_is_refused_with_the_numbers(tmp_path: Path) -> None:
-    """Reference 6.3, context overflow; ours: with the numbers that the backend told."""
+    """Responses API 6.3, context overflow; ours: with the numbers that the backend told."""
 
     async def story() -> None:
         async with serve(tmp_path, {"window_tokens": 30, "rules": [{"text": "ok"}]}) as client:
@@ -262,7 +262,7 @@ def test_an_overflowing_prompt_is_refused_with_the_numbers(tmp_path: Path) -> No
 
 
 def test_a_server_that_refuses_after_the_stream_began_fails_it() -> None:
-    """Decision 14: nothing is sent until the upstream's status or `status_wait_s`; after it, events."""
+    """Decided: nothing is sent until the upstream's status or `status_wait_s`; after it, events."""
     script = {"rules": [{"error": {"at": "before", "status": 429, "message": "Wait."}}]}
     backend = GatedBackend(script, gate_at=0)
 
@@ -279,7 +279,7 @@ def test_a_server_that_refuses_after_the_stream_began_fails_it() -> None:
 
 
 def test_silence_is_filled_with_numbered_events() -> None:
-    """Decision 3: a keep-alive is a repeated `response.in_progress`; it takes a sequence number."""
+    """Decided: a keep-alive is a repeated `response.in_progress`; it takes a sequence number."""
     backend = GatedBackend({"rules": [{"text": "One two."}]}, gate_at=2)
 
     async def story() -> None:
@@ -299,7 +299,7 @@ def test_silence_is_filled_with_numbered_events() -> None:
 
 
 def test_a_stream_that_waits_for_its_status_is_kept_alive_too() -> None:
-    """Decision 3: a slow model server is silence like any other."""
+    """Decided: a slow model server is silence like any other."""
     backend = GatedBackend({"rules": [{"text": "One two."}]}, gate_at=0)
 
     async def story() -> None:
@@ -316,7 +316,7 @@ def test_a_stream_that_waits_for_its_status_is_kept_alive_too() -> None:
 
 
 def test_a_client_that_leaves_stops_the_model_and_leaves_a_cancelled_response() -> None:
-    """Decision 19: a foreground response whose client left is stored as cancelled, and is no parent."""
+    """Decided: a foreground response whose client left is stored as cancelled, and is no parent."""
     backend = GatedBackend({"rules": [{"when": "stop", "text": "One two."}, {"text": "ok"}]}, gate_at=2)
 
     async def story() -> None:
@@ -340,7 +340,7 @@ def test_a_client_that_leaves_stops_the_model_and_leaves_a_cancelled_response() 
 
 
 def test_a_client_that_leaves_before_the_first_event_stops_the_model_too() -> None:
-    """Decision 19, while the upstream has not answered yet; streaming and not."""
+    """Decided, while the upstream has not answered yet; streaming and not."""
     backend = GatedBackend({"rules": [{"text": "One two."}]}, gate_at=1)
 
     async def story() -> None:
@@ -372,7 +372,7 @@ def test_streaming_and_not_streaming_give_the_same_response(tmp_path: Path) -> N
 
 
 def test_obfuscation_is_sent_only_when_it_was_asked_for(tmp_path: Path) -> None:
-    """Decision 16; the checking client refuses padding that nobody asked for."""
+    """Decided; the checking client refuses padding that nobody asked for."""
 
     async def story() -> None:
         async with serve(tmp_path, {"rules": [{"reasoning": "Hm.", "text": "One two three."}]}) as client:
@@ -385,7 +385,7 @@ def test_obfuscation_is_sent_only_when_it_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_logprobs_come_when_they_are_included(tmp_path: Path) -> None:
-    """Reference 2 and 3.3: with `include`, in the deltas, the done event and the item."""
+    """Responses API 2 and 3.3: with `include`, in the deltas, the done event and the item."""
 
     async def story() -> None:
         async with serve(tmp_path, {"rules": [{"text": "One two."}]}) as client:
@@ -408,7 +408,7 @@ def test_logprobs_come_when_they_are_included(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("told", [False, {"input_tokens": 5, "output_tokens": 2}])
 def test_counts_that_the_backend_did_not_tell_are_named(tmp_path: Path, told: Any) -> None:
-    """Decision 13: no usage is null; details are 0 where untold, and `usage_untold` names them."""
+    """Decided: no usage is null; details are 0 where untold, and `usage_untold` names them."""
     response = collect_answer(tmp_path, {"text": "Hi.", "usage": told})
     if told is False:
         assert response["usage"] is None
@@ -425,7 +425,7 @@ def test_counts_that_the_backend_did_not_tell_are_named(tmp_path: Path, told: An
 
 
 def test_a_backend_that_truncates_silently_is_reported(tmp_path: Path) -> None:
-    """Decision 11: an append-only window grew and the backend's prompt count did not."""
+    """Decided: an append-only window grew and the backend's prompt count did not."""
 
     async def story() -> None:
         answers = [
@@ -461,7 +461,7 @@ def test_a_backend_that_truncates_silently_is_reported(tmp_path: Path) -> None:
     ],
 )
 def test_a_text_format_reaches_the_backend_and_is_echoed(text: dict[str, Any]) -> None:
-    """Reference 2, text: echoed as sent, verbosity filled in."""
+    """Responses API 2, text: echoed as sent, verbosity filled in."""
     backend = GatedBackend({"rules": [{"text": '{"n": 1}'}]})
 
     async def story() -> Ask:
@@ -499,7 +499,7 @@ class HeldStore(MemoryStore):
 
 
 def test_a_stream_is_kept_alive_while_its_response_is_stored() -> None:
-    """Decisions 3 and 23: stored before its terminal event leaves, and silence is filled meanwhile."""
+    """Decided: stored before its terminal event leaves, and silence is filled meanwhile."""
     store = HeldStore()
 
     async def story() -> None:
@@ -520,7 +520,7 @@ def test_a_stream_is_kept_alive_while_its_response_is_stored() -> None:
 
 
 def test_a_client_that_leaves_while_its_response_is_stored_finds_all_or_nothing() -> None:
-    """Decision 23, store interface: a cancelled call may or may not have kept the round; never half."""
+    """Decided, store interface: a cancelled call may or may not have kept the round; never half."""
     store = HeldStore()
 
     async def story() -> None:
@@ -541,7 +541,7 @@ def test_a_client_that_leaves_while_its_response_is_stored_finds_all_or_nothing(
 def test_clients_that_leave_at_any_moment_leave_nothing_running(
     tmp_path: Path, stream: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Decision 19: at whichever step of the loop; what is stored is whole, and the model has stopped."""
+    """Decided: at whichever step of the loop; what is stored is whole, and the model has stopped."""
     backend = GatedBackend({"rules": [{"text": "One two three four."}]})
     store = SqliteStore.open(tmp_path)
 

@@ -82,7 +82,7 @@ def drop(*path: Any) -> Callable[[Any], None]:
 def test_a_response_with_one_fault_is_refused(
     events: list[dict[str, Any]], change: Callable[[Any], None]
 ) -> None:
-    """Decision 2: what we emit validates strictly, with the exceptions named there and no others."""
+    """Decided: what we emit validates strictly, with the exceptions named there and no others."""
     response = find_terminal(events)
     strict.check_response(response)
     broken = copy.deepcopy(response)
@@ -92,7 +92,7 @@ def test_a_response_with_one_fault_is_refused(
 
 
 def test_every_event_with_one_key_too_many_or_too_few_is_refused(events: list[dict[str, Any]]) -> None:
-    """Decision 2, for each kind of event that a stream has."""
+    """Decided, for each kind of event that a stream has."""
     for event in events:
         strict.check_event(event)
         with pytest.raises(AssertionError):
@@ -112,6 +112,6 @@ def test_every_event_with_one_key_too_many_or_too_few_is_refused(events: list[di
     ],
 )
 def test_an_event_of_no_known_form_is_refused(event: dict[str, Any]) -> None:
-    """Decision 2: the error event is nested, and nothing else departs from the package."""
+    """Decided: the error event is nested, and nothing else departs from the package."""
     with pytest.raises(AssertionError):
         strict.check_event(event)

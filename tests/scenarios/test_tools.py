@@ -71,7 +71,7 @@ def test_a_tool_loop_by_id_needs_only_the_output(tmp_path: Path, stream: bool, c
 def test_parallel_calls_are_items_of_their_own_and_all_want_their_output(
     tmp_path: Path, stream: bool
 ) -> None:
-    """Reference 4.7 and 6.3, pairing."""
+    """Responses API 4.7 and 6.3, pairing."""
 
     async def story() -> None:
         script = {
@@ -124,7 +124,7 @@ def test_parallel_calls_are_items_of_their_own_and_all_want_their_output(
 
 
 def test_one_call_is_left_when_parallel_calls_are_off(tmp_path: Path) -> None:
-    """Reference 2: `parallel_tool_calls: false` holds even where the backend ignores it; never silently."""
+    """Responses API 2: `parallel_tool_calls: false` holds even where the backend ignores it; never silently."""
 
     async def story() -> None:
         script = {"rules": [{"calls": [{"name": "get_time"}, {"name": "get_weather"}, {"name": "get_time"}]}]}
@@ -142,7 +142,7 @@ def test_one_call_is_left_when_parallel_calls_are_off(tmp_path: Path) -> None:
 
 
 def test_pairing_is_checked_before_the_model_is_asked() -> None:
-    """Reference 6.3: output without call, call without output, duplicate ids; by id and in one request."""
+    """Responses API 6.3: output without call, call without output, duplicate ids; by id and in one request."""
     backend = GatedBackend({"answers": [{"calls": [{"name": "get_time", "id": "call_1"}]}, {"text": "ok"}]})
 
     async def story() -> None:
@@ -191,7 +191,7 @@ def test_pairing_is_checked_before_the_model_is_asked() -> None:
 
 
 def test_an_answered_call_cannot_be_answered_again(tmp_path: Path) -> None:
-    """Reference 6.3, ours: a second output for a call of the path is refused."""
+    """Responses API 6.3, ours: a second output for a call of the path is refused."""
 
     async def story() -> None:
         script = {"answers": [{"calls": [{"name": "get_time", "id": "call_1"}]}, {"text": "ok"}]}
@@ -229,7 +229,7 @@ def test_call_ids_that_a_server_repeats_are_made_distinct(tmp_path: Path) -> Non
 
 
 def test_half_a_call_is_kept_but_not_shown_to_the_model() -> None:
-    """Decision 19: an unfinished call is not replayed; nothing is owed for it."""
+    """Decided: an unfinished call is not replayed; nothing is owed for it."""
     backend = GatedBackend(
         {
             "answers": [
@@ -257,7 +257,7 @@ def test_half_a_call_is_kept_but_not_shown_to_the_model() -> None:
 
 
 def test_tool_choice_decides_what_the_backend_is_told() -> None:
-    """Reference 2.3: none hides the tools, allowed_tools is a hard limit, a named function is forced."""
+    """Responses API 2.3: none hides the tools, allowed_tools is a hard limit, a named function is forced."""
     backend = GatedBackend({"rules": [{"tool_forced": True, "act": "call_tools"}, {"text": "ok"}]})
     allowed = {
         "type": "allowed_tools",
@@ -294,7 +294,7 @@ def test_tool_choice_decides_what_the_backend_is_told() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_text_before_a_forced_call_is_withheld_until_the_call_starts(tmp_path: Path, stream: bool) -> None:
-    """Decision 9: text is withheld until the call starts; then all of it is there."""
+    """Decided: text is withheld until the call starts; then all of it is there."""
 
     async def story() -> None:
         script = {"rules": [{"text": "I look now.", "calls": [{"name": "get_time"}]}]}
@@ -309,7 +309,7 @@ def test_text_before_a_forced_call_is_withheld_until_the_call_starts(tmp_path: P
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_will_not_call_is_asked_once_more(tmp_path: Path, stream: bool) -> None:
-    """Decision 9: one re-ask; the withheld text is not in the answer, and a warning tells of it."""
+    """Decided: one re-ask; the withheld text is not in the answer, and a warning tells of it."""
 
     async def story() -> None:
         script = {
@@ -333,7 +333,7 @@ def test_a_model_that_will_not_call_is_asked_once_more(tmp_path: Path, stream: b
 
 
 def test_a_model_that_refuses_twice_fails_the_response() -> None:
-    """Decision 9: one re-ask, then `response.failed`; without streaming the status says so."""
+    """Decided: one re-ask, then `response.failed`; without streaming the status says so."""
     backend = GatedBackend({"rules": [{"text": "No."}]})
 
     async def story() -> None:
@@ -352,7 +352,7 @@ def test_a_model_that_refuses_twice_fails_the_response() -> None:
 
 
 def test_a_call_of_another_tool_is_no_obedience(tmp_path: Path) -> None:
-    """Decision 9 for a named function."""
+    """Decided for a named function."""
 
     async def story() -> None:
         script = {
@@ -376,7 +376,7 @@ def test_a_call_of_another_tool_is_no_obedience(tmp_path: Path) -> None:
 
 
 def test_a_tool_that_was_not_allowed_is_never_called(tmp_path: Path) -> None:
-    """Reference 2.3: allowed_tools is a hard restriction, and `none` allows no call at all."""
+    """Responses API 2.3: allowed_tools is a hard restriction, and `none` allows no call at all."""
 
     async def story() -> None:
         async with serve(tmp_path, {"rules": [{"text": "ok", "calls": [{"name": "get_weather"}]}]}) as client:
@@ -396,7 +396,7 @@ def test_a_tool_that_was_not_allowed_is_never_called(tmp_path: Path) -> None:
 
 
 def test_a_function_tool_is_echoed_with_its_defaults(tmp_path: Path) -> None:
-    """Reference 2.1: the echo of a function tool."""
+    """Responses API 2.1: the echo of a function tool."""
 
     async def story() -> None:
         async with serve(tmp_path, {"rules": [{"text": "ok"}]}) as client:
@@ -421,7 +421,7 @@ def test_a_function_tool_is_echoed_with_its_defaults(tmp_path: Path) -> None:
 
 
 def test_outputs_of_tools_may_hold_parts(tmp_path: Path) -> None:
-    """Reference 3.2: output is a string or parts; both come back in the list of items."""
+    """Responses API 3.2: output is a string or parts; both come back in the list of items."""
 
     async def story() -> None:
         script = {"answers": [{"calls": [{"name": "get_time"}]}, {"act": "repeat_outputs"}]}

@@ -74,7 +74,7 @@ def end(reason: Any = "stop") -> list[BackendEvent]:
 
 
 def test_calls_that_interleave_become_one_item_after_the_other() -> None:
-    """Reference 4.7: each complete before the next, whatever the order of the fragments."""
+    """Responses API 4.7: each complete before the next, whatever the order of the fragments."""
     run = Run(
         [CallDelta(0, "a", "f", ""), CallDelta(1, "b", "g", '{"y"')],
         [CallDelta(0, "", "", '{"x":'), CallDelta(1, "", "", ":2}"), CallDelta(0, "", "", "1}")],
@@ -87,7 +87,7 @@ def test_calls_that_interleave_become_one_item_after_the_other() -> None:
 
 
 def test_text_after_calls_is_a_message_of_its_own() -> None:
-    """Reference 4.8: messages and calls may alternate."""
+    """Responses API 4.8: messages and calls may alternate."""
     run = Run(
         [TextDelta("Look. "), CallDelta(0, "a", "f", "{}"), CallDelta(1, "b", "g", "{}")],
         [TextDelta("Done.")],
@@ -149,7 +149,7 @@ def test_a_call_that_never_gets_a_name_is_reported() -> None:
 
 @pytest.mark.parametrize("fragments", [["{}"], ["{", "}"], ["", "{", '"a":', "1}"]])
 def test_a_further_call_is_dropped_in_whatever_pieces_it_comes(fragments: list[str]) -> None:
-    """Reference 2, `parallel_tool_calls: false`: the first call stays, the response completes."""
+    """Responses API 2, `parallel_tool_calls: false`: the first call stays, the response completes."""
     further: list[BackendEvent] = [CallDelta(1, "b", "g", fragments[0])]
     further += [CallDelta(1, "", "", piece) for piece in fragments[1:]]
     run = Run([CallDelta(0, "a", "f", "{}")], further, end(), single_call=True)
@@ -176,7 +176,7 @@ def test_ids_that_are_taken_are_replaced() -> None:
 
 @pytest.mark.parametrize("reason", ["length", "content_filter"])
 def test_a_cut_leaves_only_the_last_item_incomplete(reason: Any) -> None:
-    """Reference 4.5."""
+    """Responses API 4.5."""
     run = Run([TextDelta("a"), CallDelta(0, "a", "f", '{"x":')], end(reason))
     run.check()
     assert [item["status"] for item in run.output] == ["completed", "incomplete"]
@@ -194,7 +194,7 @@ def test_whatever_comes_after_the_end_changes_nothing() -> None:
 
 
 def test_a_failure_closes_what_is_open() -> None:
-    """Reference 4.5: output keeps finished items; what is open is closed as incomplete."""
+    """Responses API 4.5: output keeps finished items; what is open is closed as incomplete."""
     run = Run(
         [TextDelta("a"), CallDelta(0, "a", "f", "{"), CallDelta(1, "b", "g", "{")], [Failed(BackendError())]
     )

@@ -61,19 +61,19 @@ STOP = Finished("stop")
 
 
 def test_an_obedient_stream_passes_as_it_is() -> None:
-    """Decision 9."""
+    """Decided."""
     events = [Opened(), ReasoningDelta("hm"), CALL, CallDelta(1, "b", "g", "{}"), TextDelta("after"), STOP]
     assert run(Player(events)) == (events, [])
 
 
 def test_text_is_withheld_until_the_call_starts() -> None:
-    """Decision 9: then it comes, before the call."""
+    """Decided: then it comes, before the call."""
     events = [Opened(), TextDelta("a"), TextDelta("b"), CALL, STOP]
     assert run(Player(events)) == (events, [])
 
 
 def test_one_re_ask_with_one_opened() -> None:
-    """Decision 9 and the backend's contract: `Opened` comes once."""
+    """Decided and the backend's contract: `Opened` comes once."""
     player = Player([Opened(), TextDelta("no"), STOP], [Opened(), CALL, STOP])
     events, warnings = run(player)
     assert events == [Opened(), CALL, STOP]
@@ -88,7 +88,7 @@ def test_one_re_ask_with_one_opened() -> None:
     [[TextDelta("no")], [], [CallDelta(0, "a", "g", "{}")], [TextDelta("x" * WITHHELD_CHARACTERS + "y")]],
 )
 def test_two_disobedient_answers_fail(refusing: list[BackendEvent]) -> None:
-    """Decision 9: exactly one terminal event."""
+    """Decided: exactly one terminal event."""
     play = [Opened(), *refusing, STOP]
     events, warnings = run(Player(play, play), forced_tool="f")
     assert events[0] == Opened()
@@ -118,14 +118,14 @@ def test_a_refusal_by_the_server_is_raised_before_anything() -> None:
 
 
 def test_a_refusal_of_the_re_ask_fails_with_its_reason() -> None:
-    """Decision 9 with 14: the second request may be refused although the first was taken."""
+    """Decided with 14: the second request may be refused although the first was taken."""
     player = Player([Opened(), TextDelta("no"), STOP], [BackendRateLimitError("Wait.")])
     with pytest.raises(BackendRateLimitError, match=r"Wait\."):
         run(player)
 
 
 def test_a_model_that_refuses_in_words_of_refusal_is_not_a_call() -> None:
-    """Decision 9: a refusal part is no call either; it is not lost and not doubled."""
+    """Decided: a refusal part is no call either; it is not lost and not doubled."""
     play = [Opened(), RefusalDelta("no"), STOP]
     events, _ = run(Player(play, [Opened(), CALL, STOP]))
     refusals = [event for event in events if isinstance(event, RefusalDelta)]
@@ -149,7 +149,7 @@ def test_arguments_whose_name_comes_late_are_withheld_with_the_text() -> None:
 
 
 def test_a_second_call_of_another_tool_does_not_pass_a_named_choice() -> None:
-    """Reference 2.3: a named function is the one that is called."""
+    """Responses API 2.3: a named function is the one that is called."""
     events = [Opened(), CALL, CallDelta(1, "b", "g", "{}"), STOP]
     passed, _ = run(Player(events), forced_tool="f")
     assert passed[:2] == [Opened(), CALL]

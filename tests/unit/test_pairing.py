@@ -46,7 +46,7 @@ TEXT: dict[str, Any] = {"role": "user", "content": "x"}
     ],
 )
 def test_what_pairs_up_is_accepted(members: list[dict[str, Any]], open_calls: tuple[str, ...]) -> None:
-    """Reference 6.3, pairing rules: an output may come anywhere after its call."""
+    """Responses API 6.3, pairing rules: an output may come anywhere after its call."""
     check_pairing(items(*members), open_calls=frozenset(open_calls))
 
 
@@ -71,7 +71,7 @@ def test_what_pairs_up_is_accepted(members: list[dict[str, Any]], open_calls: tu
 def test_what_does_not_pair_up_is_refused(
     members: list[dict[str, Any]], open_calls: tuple[str, ...], message: str | None
 ) -> None:
-    """Reference 6.3: param input, code null, the API's own words where it has them."""
+    """Responses API 6.3: param input, code null, the API's own words where it has them."""
     with pytest.raises(RequestError) as caught:
         check_pairing(items(*members), open_calls=frozenset(open_calls))
     error = caught.value
@@ -81,7 +81,7 @@ def test_what_does_not_pair_up_is_refused(
 
 
 def test_the_path_is_asked_too() -> None:
-    """Reference 6.3: duplicates against earlier rounds, and outputs of calls that were answered there."""
+    """Responses API 6.3: duplicates against earlier rounds, and outputs of calls that were answered there."""
     with pytest.raises(RequestError, match="Duplicate item found with id msg_1"):
         check_pairing(items({**TEXT, "id": "msg_1"}), is_earlier_item={"msg_1"}.__contains__)
     with pytest.raises(RequestError, match="call_id a"):

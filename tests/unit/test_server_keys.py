@@ -30,7 +30,7 @@ def test_a_key_belongs_to_a_tenant(header: bytes, tenant: str) -> None:
     "header", [None, b"", b"Bearer", b"Bearer ", b"Bearer c", b"Basic a", b"a", b"Bearer a b", b"\xff \xff"]
 )
 def test_anything_else_is_refused(header: bytes | None) -> None:
-    """Reference 6: 401, invalid_api_key."""
+    """Responses API 6: 401, invalid_api_key."""
     with pytest.raises(AuthenticationError) as caught:
         RING.find_tenant({} if header is None else {b"authorization": header})
     assert caught.value.code == "invalid_api_key"

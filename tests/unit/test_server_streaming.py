@@ -75,7 +75,7 @@ async def run(round_: Any, wire: Wire, **limits: float) -> None:
 
 
 def test_events_of_one_batch_are_one_write_and_the_end_is_the_last() -> None:
-    """Reference 4.1: whole frames; ours: one or several per write, never half of one; [DONE]."""
+    """Responses API 4.1: whole frames; ours: one or several per write, never half of one; [DONE]."""
 
     async def story() -> None:
         wire = Wire()
@@ -91,7 +91,7 @@ def test_events_of_one_batch_are_one_write_and_the_end_is_the_last() -> None:
 
 
 def test_silence_is_filled_until_something_comes() -> None:
-    """Decision 3."""
+    """Decided."""
 
     async def story() -> None:
         wire = Wire()
@@ -145,7 +145,7 @@ def test_a_keep_alive_that_cannot_be_written_does_not_overtake_or_double() -> No
 
 
 def test_a_client_that_leaves_cancels_the_request_and_says_so() -> None:
-    """Decision 19."""
+    """Decided."""
 
     told: list[bool] = []
 

@@ -14,7 +14,7 @@ ITEM = b'{"id":"msg_1","type":"message"}'
 
 
 def test_numbers_go_up_from_zero_and_events_are_taken_once() -> None:
-    """Reference 4.1: sequence_number starts at 0, +1 per event."""
+    """Responses API 4.1: sequence_number starts at 0, +1 per event."""
     sink = EventSink(emit=True)
     sink.send_response(api.ResponseCreated, RESPONSE)
     first = sink.take()
@@ -44,7 +44,7 @@ def test_nothing_is_made_when_nobody_streams() -> None:
 
 @pytest.mark.parametrize("obfuscate", [True, False])
 def test_deltas_are_padded_only_when_asked(obfuscate: bool) -> None:
-    """Decision 16."""
+    """Decided."""
     sink = EventSink(emit=True, obfuscate=obfuscate)
     sink.send_response(api.ResponseCreated, RESPONSE)
     sink.send_response(api.ResponseInProgress, RESPONSE)
@@ -59,7 +59,7 @@ def test_deltas_are_padded_only_when_asked(obfuscate: bool) -> None:
 
 
 def test_a_failure_is_an_error_event_and_then_the_response() -> None:
-    """Reference 4.5: the nested error event."""
+    """Responses API 4.5: the nested error event."""
     sink = EventSink(emit=True)
     sink.send_response(api.ResponseCreated, RESPONSE)
     sink.send_error(BackendError("Boom.", code="x"))

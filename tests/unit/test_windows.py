@@ -73,7 +73,7 @@ def test_a_step_without_bytes_still_makes_a_branch() -> None:
 
 
 def test_an_item_of_ours_is_known_by_its_node() -> None:
-    """Decision 21: an item id is derived from node id and position."""
+    """Decided: an item id is derived from node id and position."""
     window = grow(start_window("k"), "0" * 36)
     assert window.has_item("msg_" + "0" * 36 + "0001")
     assert not window.has_item("msg_" + "1" * 36 + "0001")
@@ -111,7 +111,7 @@ def test_nothing_is_cached_when_the_limit_is_zero() -> None:
 
 
 def test_a_deleted_node_takes_every_window_through_it() -> None:
-    """Decision 24: descendants' cached windows are invalidated."""
+    """Decided: descendants' cached windows are invalidated."""
     cache = WindowCache(1 << 20)
     first = grow(start_window("k"), "a")
     tip = grow(first, "b")
@@ -124,7 +124,7 @@ def test_a_deleted_node_takes_every_window_through_it() -> None:
 
 
 def test_a_window_that_was_out_during_a_deletion_is_not_kept() -> None:
-    """Decision 24: a window whose path was deleted while its answer was made must not come back."""
+    """Decided: a window whose path was deleted while its answer was made must not come back."""
     cache = WindowCache(1 << 20)
     noted = cache.deletion_count
     window = grow(start_window("k"), "a")
