@@ -4,7 +4,9 @@ It knows the names of the commands and imports one only when it is run, so that 
 fast. Exit status: 0 done, 1 failed, 2 wrong use or configuration (`check`: undecided), 130 interrupted.
 """
 
+import errno
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,6 +20,8 @@ from antiphon.protocol.errors import AntiphonError
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
+#: A closed pipe, a full disk, an output that was closed.
+_OUTPUT_ERRORS = frozenset({errno.EPIPE, errno.ENOSPC, errno.EBADF})
 
 
 class CommandPlace(NamedTuple):
@@ -95,7 +99,12 @@ def antiphon() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script: run, then exit with the status."""
-    sys.exit(run(arguments))
+    status = run(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        status = explain_output_error(error)
+    sys.exit(status)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -116,11 +125,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
         for line in error.message.splitlines():
             click.echo(f"antiphon: {line}", err=True)
         return MISUSED if is_misuse(error) else FAILED
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+            return report_fault(error)
+        return explain_output_error(error)
     except Exception as error:  # noqa: BLE001 - the command line is one of the places that catch everything
-        traceback.print_exc()
-        click.echo(f"antiphon: this should not have happened: {error!r}. Please report it.", err=True)
-        return FAILED
+        return report_fault(error)
     return result if isinstance(result, int) else 0
+
+
+def report_fault(error: Exception) -> int:
+    """A fault of our own, with what is needed to find it."""
+    traceback.print_exception(error)
+    click.echo(f"antiphon: this should not have happened: {error!r}. Please report it.", err=True)
+    return FAILED
+
+
+def explain_output_error(error: OSError) -> int:
+    """Whoever reads the output is gone, or it cannot be written; nothing more is."""
+    if error.errno != errno.EPIPE:
+        click.echo(f"antiphon: the output could not be written: {error.strerror}.", err=True)
+    # What is left in the buffer must not fail once more at the end of the process.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return FAILED
 
 
 def is_misuse(error: AntiphonError) -> bool:
