@@ -5,9 +5,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-from antiphon.backends import Ask, BackendEvent, Failed, Finished, Opened, TextDelta
+from antiphon.backends import Ask, BackendEvent, BackendUsage, Failed, Finished, Opened, TextDelta
 from antiphon.backends.chat_completions import ChatCompletionsBackend
 from antiphon.backends.chat_completions.transcript import transcribe
 from antiphon.backends.endpoint import Endpoint
@@ -539,3 +540,42 @@ def test_a_server_that_refuses_to_list_is_not_taken_for_an_empty_one(status: int
             await backend.close()
 
     asyncio.run(asyncio.wait_for(main(), TIMEOUT_S))
+
+
+def test_an_answer_whose_finish_has_come_waits_no_idle_timeout_for_the_end() -> None:
+    """Ours: a server that says how it finished and then keeps the stream open; the whole answer is there."""
+    usage = {"prompt_tokens": 5, "completion_tokens": 1}
+    steps = [make_head(), make_chunk({"content": "ok"}, "stop", usage=usage)]
+    events = ask_once(Reply(steps, end="hold"), end_timeout_s=0.05, idle_timeout_s=3 * TIMEOUT_S)
+    assert events == [Opened(), TextDelta("ok"), Finished("stop", BackendUsage(5, 1))]
+
+
+@pytest.mark.parametrize("start", range(960, 1001, 5))
+def test_no_part_of_our_key_is_passed_on_where_a_long_text_is_cut(start: int) -> None:
+    """Ours: texts are cut at 1,000 characters, and a key may stand across that place."""
+    body = msgspec.json.encode({"error": {"message": "x" * start + KEY}})
+    error = fail(Reply([make_body(body, status=400, content_type="application/json")]))
+    assert KEY[:6] not in error.message
+
+
+def test_a_server_that_has_just_failed_to_list_its_models_is_not_waited_for_again() -> None:
+    """Ours: each of several aliases asks for facts; a hanging list must not be waited for by each in turn."""
+    connections: list[str] = []
+
+    async def break_off(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append("one")
+        writer.close()
+
+    async def main() -> list[str]:
+        server = await asyncio.start_server(break_off, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        backend = ChatCompletionsBackend(Endpoint(name="fake", url=f"http://127.0.0.1:{port}/v1"))
+        try:
+            return [(await backend.get_facts(f"m{number}")).name for number in range(6)]
+        finally:
+            await backend.close()
+            server.close()
+
+    assert asyncio.run(main()) == [f"m{number}" for number in range(6)]
+    # The HTTP library repeats a GET once by itself; without memory there would be a look for each name.
+    assert 1 <= len(connections) <= 2

@@ -289,3 +289,15 @@ def test_what_was_remembered_before_calls_were_is_read(workplace: Path) -> None:
     """Ours: a file of an older version stays good."""
     (workplace / FILE_NAME).write_text('{"http://a/v1": {"response_id": "resp_1", "model": "m"}}')
     assert load_continuations(workplace) == {"http://a/v1": Continuation("resp_1", "m")}
+
+
+def test_a_new_conversation_that_breaks_off_is_not_taken_for_the_one_before_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ours: `--continue` never goes on silently with a conversation that is not the last one."""
+    with serve(stream(delta("one"), end()), stream(delta("two"), end="")) as server:
+        assert ask(server, "First.") == 0
+        assert ask(server, "A new one.") != 0
+        assert ask(server, "--continue", "Go on.") == 2
+        assert len(server.bodies) == 2
+    assert "nothing to continue" in capsys.readouterr().err

@@ -322,3 +322,11 @@ def test_a_profile_of_ones_own_is_enough() -> None:
     items = decode_items(msgspec.json.encode([user("a"), thought("t"), said("b")]))
     segment = transcribe(items, Profile(name="mine", reasoning_field="thinking"), at_start=True)
     assert read(segment)[1] == {"role": "assistant", "content": "b", "thinking": "t"}
+
+
+def test_an_image_detail_that_the_server_cannot_be_told_is_warned_of() -> None:
+    """Ours: nothing is lost silently."""
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "original"}
+    items = decode_items(msgspec.json.encode([{"role": "user", "content": [image]}]))
+    (warning,) = transcribe(items, Profile(), at_start=True).warnings
+    assert "'original'" in warning

@@ -42,6 +42,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: float = 10.0
     #: The longest silence between two reads of an answer, the first included.
     idle_timeout_s: float = 300.0
+    #: After the finish reason, counts and the end of the stream are waited for this long.
+    end_timeout_s: float = 5.0
     max_connections: int = 256
 
     def __repr__(self) -> str:

@@ -30,8 +30,6 @@ from antiphon.protocol.items import Item
 FACTS_LIFETIME_S = 60.0
 #: After a failed look the server is asked again this soon.
 RETRY_FACTS_S = 2.0
-#: After the finish reason, counts and the end of the stream are waited for this long.
-END_TIMEOUT_S = 5.0
 #: After the last event the end of the body is waited for this long, to keep the connection.
 RELEASE_TIMEOUT_S = 0.25
 #: Profile -> where that server counts the tokens of a prompt.
@@ -93,7 +91,7 @@ class ChatCompletionsBackend:
         """What has arrived meanwhile; at the end of the body, or of the connection, the terminal event."""
         try:
             if reader.is_finished:
-                async with asyncio.timeout(END_TIMEOUT_S):
+                async with asyncio.timeout(self._client.endpoint.end_timeout_s):
                     piece = await response.content.readany()
             else:
                 piece = await response.content.readany()
@@ -144,7 +142,7 @@ class ChatCompletionsBackend:
             return self._models
         if self._failure is not None and now < self._failure[0]:
             # It has just failed to answer; a second wait would tell nothing new.
-            raise self._failure[1]
+            raise self._failure[1].with_traceback(None)
         if self._look is None or self._look.done():
             self._look = asyncio.create_task(self._read_models())
             # Its failure is told to whoever waits; nobody may.

@@ -143,6 +143,7 @@ class _Writer:
             return
         self._assistant = None
         if message.role == "user":
+            self._note_details(message.content)
             self._blocks.append(_Block({"role": "user", "content": _read_content(message.content)}))
         elif self._profile.system_messages == "anywhere":
             self._blocks.append(_Block({"role": "system", "content": _read_text(message.content)}))
@@ -174,6 +175,7 @@ class _Writer:
         block.messages.append(
             {"role": "tool", "tool_call_id": call_id, "content": _read_text(output.output, _IMAGE_BELOW)}
         )
+        self._note_details(output.output)
         images = [] if isinstance(output.output, str) else _find_images(output.output)
         if images:
             # Tool messages take text alone, so a user message behind the last result shows the images.
@@ -197,6 +199,13 @@ class _Writer:
             self._assistant = {"role": "assistant", "content": ""}
             self._blocks.append(_Block(self._assistant))
         return self._assistant
+
+    def _note_details(self, content: str | Sequence[Part]) -> None:
+        """Chat Completions knows the details `low` and `high`; `auto` is to leave the choice to the server."""
+        if not isinstance(content, str) and any(
+            image.detail == "original" for image in _find_images(content)
+        ):
+            self._warn("The image detail 'original' cannot be told to this server, which chooses its own.")
 
     def _warn(self, text: str) -> None:
         self._warnings[text] = None
@@ -230,6 +239,7 @@ class _PlainWriter(_Writer):
 
     def _write_output(self, output: FunctionCallOutput) -> None:
         call_id = output.call_id or ""
+        self._note_details(output.output)
         images = [] if isinstance(output.output, str) else _find_images(output.output)
         block = self._owners.get(call_id, self._blocks[0])
         block.results.append((call_id, _read_text(output.output, _IMAGE_BELOW), images))
