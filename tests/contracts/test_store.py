@@ -1,74 +1,30 @@
-"""What every store keeps to: the suite runs on each implementation."""
+"""What every store keeps to: rounds, paths, single items, tenants."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import pytest
 
 from antiphon.protocol.errors import StoreError
-from antiphon.sessions import Node
-from antiphon.store import Record, Store, UnknownParentError
-from antiphon.store.memory import MemoryStore
-from antiphon.store.sqlite import SqliteStore
-
-Scenario: TypeAlias = Callable[[Store], Awaitable[None]]
-Run: TypeAlias = Callable[[Scenario], None]
-
-STORES: dict[str, Callable[[Path], Store]] = {
-    "memory": lambda _folder: MemoryStore(),
-    "sqlite": SqliteStore.open,
-}
+from antiphon.store import EventChunk, MovedTipError, Store, UnknownParentError
+from tests.contracts.store_suite import (
+    STORES,
+    Run,
+    make_conversation,
+    make_id,
+    make_job,
+    make_record,
+    make_run,
+    to_node,
+)
 
 
 @pytest.fixture(params=sorted(STORES))
 def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs one scenario on a fresh store of each implementation, and closes it."""
-
-    def run_scenario(scenario: Scenario) -> None:
-        async def whole() -> None:
-            store = STORES[request.param](tmp_path / "data")
-            try:
-                async with asyncio.timeout(30):
-                    await scenario(store)
-            finally:
-                await store.close()
-
-        asyncio.run(whole())
-
-    return run_scenario
-
-
-def make_id(number: int) -> str:
-    """An id of the usual shape."""
-    return f"resp_{number:036x}"
-
-
-def make_record(number: int, parent: int | None = None, tenant: str = "a", **fields: Any) -> Record:
-    """A round whose items name its number."""
-    record = Record(
-        id=make_id(number),
-        parent=None if parent is None else make_id(parent),
-        tenant=tenant,
-        created_at=1_790_000_000 + number,
-        input=b'[{"role":"user","content":"q%d"}]' % number,
-        output=b'[{"type":"message","content":"a%d"}]' % number,
-    )
-    return msgspec.structs.replace(record, **fields)
-
-
-def to_node(record: Record) -> Node:
-    """The part of a record that a path gives."""
-    return Node(
-        id=record.id,
-        parent=record.parent,
-        kind=record.kind,
-        status=record.status,
-        input=record.input,
-        output=record.output,
-    )
+    """Runs one scenario on a fresh store of each implementation."""
+    return make_run(request.param, tmp_path)
 
 
 def test_a_round_comes_back_whole_and_byte_for_byte(run: Run) -> None:
@@ -294,6 +250,18 @@ def test_names_that_are_no_valid_text_are_unknown(run: Run) -> None:
         assert await store.load_path("a", "\ud800") is None
         assert await store.load("\ud800", make_id(1)) is None
         assert await store.delete("a", "\ud800") is False
+        assert await store.blank_items("a", "\ud800", [0]) is False
+        assert await store.load_conversation("a", "\ud800") is None
+        assert await store.update_conversation("a", "\ud800", b"{}") is False
+        assert await store.delete_conversation("\ud800", "conv_1") is False
+        await store.start_job("a", "\ud800")
+        assert await store.load_job("\ud800", make_id(1)) is None
+        assert await store.load_events("a", "\ud800") == []
+        await store.drop_events("\ud800", make_id(1))
+        with pytest.raises(StoreError, match="no background response"):
+            await store.append_events("a", "\ud800", EventChunk(0, 0, b"e"))
+        with pytest.raises(MovedTipError):
+            await store.record(make_record(1), conversation="\ud800")
 
     run(scenario)
 
@@ -309,6 +277,24 @@ def test_what_was_loaded_is_the_callers_own(run: Run) -> None:
         assert loaded is not None
         loaded.output = b"changed"
         assert await store.load("a", make_id(1)) == make_record(1)
+        conversation, job, chunk = make_conversation(1), make_job(2), EventChunk(0, 1, b"e")
+        await store.create_conversation(conversation)
+        await store.open_job(job)
+        await store.append_events("a", job.id, chunk)
+        for each in (
+            conversation,
+            await store.load_conversation("a", "conv_1"),
+        ):
+            assert each is not None
+            each.metadata = b"changed"
+        for waiting in (job, await store.load_job("a", job.id), *await store.list_jobs()):
+            assert waiting is not None
+            waiting.snapshot = b"changed"
+        for kept in (chunk, *await store.load_events("a", job.id)):
+            kept.body = b"changed"
+        assert await store.load_conversation("a", "conv_1") == make_conversation(1)
+        assert await store.list_jobs() == [make_job(2)]
+        assert await store.load_events("a", job.id) == [EventChunk(0, 1, b"e")]
 
     run(scenario)
 
@@ -328,8 +314,89 @@ def test_a_closed_store_refuses_everything(run: Run) -> None:
             store.load_path("a", make_id(1)),
             store.find_item("a", "x"),
             store.delete("a", make_id(1)),
+            store.blank_items("a", make_id(1), [0]),
+            store.create_conversation(make_conversation(1)),
+            store.load_conversation("a", "conv_1"),
+            store.update_conversation("a", "conv_1", b"{}"),
+            store.delete_conversation("a", "conv_1"),
+            store.open_job(make_job(2)),
+            store.start_job("a", make_id(2)),
+            store.load_job("a", make_id(2)),
+            store.list_jobs(),
+            store.append_events("a", make_id(2), EventChunk(0, 0, b"e")),
+            store.load_events("a", make_id(2)),
+            store.drop_events("a", make_id(2)),
+            store.list_events(),
         ]
         outcomes = await asyncio.gather(*refused, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [StoreError] * len(refused)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("positions", "given", "made"),
+    [
+        ([0], b'[null,{"b":[1, {"c":null}]}]', b'[{"type":"message","content":"a"}]'),
+        ([1, 1, 7, -1], b'[{"role":"user","content":"q"},null]', b'[{"type":"message","content":"a"}]'),
+        ([2], b'[ {"role":"user","content":"q"},\n{"b":[1, {"c":null}]}\t]', b"[null]"),
+        ([2, 0, 1], b"[null,null]", b"[null]"),
+    ],
+)
+def test_blanked_items_leave_their_places(run: Run, positions: list[int], given: bytes, made: bytes) -> None:
+    """Conversations API: deleting an item; ours: positions stay, other items keep their bytes."""
+    record = make_record(
+        2,
+        parent=1,
+        input=b'[ {"role":"user","content":"q"},\n{"b":[1, {"c":null}]}\t]',
+        output=b'[{"type":"message","content":"a"}]',
+        client_ids=(("zero", 0), ("one", 1), ("two", 2)),
+    )
+
+    async def scenario(store: Store) -> None:
+        await store.record(make_record(1))
+        await store.record(record)
+        assert await store.blank_items("a", record.id, positions) is True
+        assert await store.blank_items("a", record.id, positions) is False
+        loaded = await store.load("a", record.id)
+        path = await store.load_path("a", record.id)
+        assert loaded is not None
+        assert path is not None
+        assert (squeeze(loaded.input), squeeze(loaded.output)) == (squeeze(given), squeeze(made))
+        expected = msgspec.structs.replace(record, input=loaded.input, output=loaded.output, client_ids=())
+        assert loaded == expected
+        assert path == [to_node(make_record(1)), to_node(loaded)]
+        for position, item_id in enumerate(("zero", "one", "two")):
+            found = await store.find_item("a", item_id)
+            assert found == (None if position in positions else (record.id, position))
+        assert await store.blank_items("a", record.id, [0, 1, 2]) is (len(set(positions) & {0, 1, 2}) < 3)
+        loaded = await store.load("a", record.id)
+        assert loaded is not None
+        assert (squeeze(loaded.input), squeeze(loaded.output)) == (b"[null,null]", b"[null]")
+
+    run(scenario)
+
+
+def squeeze(array: bytes) -> bytes:
+    """An array without the spaces between its items, each item as it is."""
+    return b"[" + b",".join(msgspec.json.decode(array, type=list[msgspec.Raw])) + b"]"
+
+
+def test_only_items_that_are_there_can_be_blanked(run: Run) -> None:
+    """Ours: False tells that there was nothing to blank."""
+
+    async def scenario(store: Store) -> None:
+        await store.record(make_record(1))
+        await store.record(make_record(2))
+        assert await store.delete("a", make_id(2))
+        for node_id in (make_id(1), make_id(2), make_id(77)):
+            assert await store.blank_items("a", node_id, [2, 1 << 70]) is False
+            assert await store.blank_items("a", node_id, []) is False
+        assert await store.blank_items("a", make_id(2), [0]) is False
+        assert await store.load("a", make_id(1)) == make_record(1)
+        await store.record(make_record(3, input=b"not an array"))
+        with pytest.raises(StoreError, match="no JSON array"):
+            await store.blank_items("a", make_id(3), [0])
+        assert await store.load("a", make_id(3)) == make_record(3, input=b"not an array")
 
     run(scenario)

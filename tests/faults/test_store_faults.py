@@ -20,7 +20,7 @@ import pytest
 
 from antiphon.protocol.errors import StoreError
 from antiphon.store import Record, StoreSettings
-from antiphon.store.batches import BatchWriter, Job
+from antiphon.store.batches import BatchWriter, Write
 from antiphon.store.files import DATABASE_NAME, PAGE_BYTES
 from antiphon.store.sqlite import SqliteStore
 
@@ -227,7 +227,7 @@ def test_closing_is_bounded_and_can_be_tried_again(tmp_path: Path) -> None:
 def test_nobody_waits_for_a_writer_that_died() -> None:
     """Ours: a bug on the writer thread must not become a hang."""
 
-    def commit(_batch: list[Job]) -> None:
+    def commit(_batch: list[Write]) -> None:
         raise ZeroDivisionError
 
     async def scenario() -> None:

@@ -1,8 +1,8 @@
-"""A writer thread with a bounded queue that carries out jobs in batches (group commit).
+"""A writer thread with a bounded queue that carries out writes in batches (group commit).
 
-It knows no SQL: `commit` is given a list of jobs, and gives each a value or an error. Many waiting
+It knows no SQL: `commit` is given a list of writes, and gives each a value or an error. Many waiting
 tasks share one commit and one wake-up of their event loop.
-Invariant: every job that entered the queue is settled exactly once, whatever happens to the thread.
+Invariant: every write that entered the queue is settled exactly once, whatever happens to the thread.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Any
 from antiphon.protocol.errors import StoreError
 
 
-class Job:
+class Write:
     """One thing to write; `work` runs on the writer thread, inside the batch's transaction."""
 
     __slots__ = ("error", "future", "loop", "value", "wipes", "work")
@@ -29,16 +29,21 @@ class Job:
 
 
 class BatchWriter:
-    """Runs `commit(batch)` on its own thread; `submit` waits for the batch that holds the job."""
+    """Runs `commit(batch)` on its own thread; `submit` waits for the batch that holds the write."""
 
     def __init__(
-        self, commit: Callable[[list[Job]], None], *, queue_limit: int, queue_wait_s: float, batch_limit: int
+        self,
+        commit: Callable[[list[Write]], None],
+        *,
+        queue_limit: int,
+        queue_wait_s: float,
+        batch_limit: int,
     ) -> None:
         self._commit = commit
         self._queue_limit = queue_limit
         self._queue_wait_s = queue_wait_s
         self._batch_limit = batch_limit
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[Write | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._waiting = 0
         self._no_room: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -47,19 +52,19 @@ class BatchWriter:
         self._thread.start()
 
     async def submit(self, work: Callable[[], Any], *, wipes: bool = False) -> Any:
-        """The value of `work`, after its batch was committed. `wipes` marks a job that removes content.
+        """The value of `work`, after its batch was committed. `wipes` marks a write that removes content.
 
         Raises `StoreError` when the queue stays full, the writer is closed, or the batch fails.
-        Cancelling the wait leaves the job in its batch.
+        Cancelling the wait leaves the write in its batch.
         """
-        job = Job(work, asyncio.get_running_loop(), wipes=wipes)
-        room = self._enqueue(job)
+        write = Write(work, asyncio.get_running_loop(), wipes=wipes)
+        room = self._enqueue(write)
         if room is not None:
-            await self._wait_for_room(job, room)
-        return await job.future
+            await self._wait_for_room(write, room)
+        return await write.future
 
     async def close(self, timeout_s: float) -> None:
-        """Take no more jobs and finish those waiting; `StoreError` if that takes longer than `timeout_s`."""
+        """Take no more writes and finish those waiting; `StoreError` if that takes longer than `timeout_s`."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -68,25 +73,25 @@ class BatchWriter:
         if self._thread.is_alive():
             raise StoreError(f"The store did not finish writing within {timeout_s:g} s.")
 
-    def _enqueue(self, job: Job) -> asyncio.Future[None] | None:
-        """Put the job in the queue, or return a future that is done when there may be room."""
+    def _enqueue(self, write: Write) -> asyncio.Future[None] | None:
+        """Put the write in the queue, or return a future that is done when there may be room."""
         with self._lock:
             if self._closed:
                 raise StoreError("The store is closed.")
             if self._waiting < self._queue_limit:
                 self._waiting += 1
-                self._queue.put(job)
+                self._queue.put(write)
                 return None
-            room: asyncio.Future[None] = job.loop.create_future()
-            self._no_room.append((job.loop, room))
+            room: asyncio.Future[None] = write.loop.create_future()
+            self._no_room.append((write.loop, room))
             return room
 
-    async def _wait_for_room(self, job: Job, room: asyncio.Future[None] | None) -> None:
+    async def _wait_for_room(self, write: Write, room: asyncio.Future[None] | None) -> None:
         try:
             async with asyncio.timeout(self._queue_wait_s):
                 while room is not None:
                     await room
-                    room = self._enqueue(job)
+                    room = self._enqueue(write)
         except TimeoutError as error:
             raise StoreError(
                 f"The store is too slow: {self._queue_limit} rounds still waited to be written "
@@ -94,7 +99,7 @@ class BatchWriter:
             ) from error
 
     def _run(self) -> None:
-        batch: list[Job] = []
+        batch: list[Write] = []
         try:
             going_on = True
             while going_on:
@@ -107,54 +112,54 @@ class BatchWriter:
             # Normally nothing is left; after a bug in `commit` nobody may wait for ever.
             self._abandon(batch)
 
-    def _take(self) -> tuple[list[Job], bool]:
-        """The next batch, waiting for its first job; False with the last one."""
-        batch: list[Job] = []
-        job = self._queue.get()
-        while job is not None:
-            batch.append(job)
+    def _take(self) -> tuple[list[Write], bool]:
+        """The next batch, waiting for its first write; False with the last one."""
+        batch: list[Write] = []
+        write = self._queue.get()
+        while write is not None:
+            batch.append(write)
             if len(batch) == self._batch_limit or self._queue.empty():
                 return batch, True
-            job = self._queue.get()
+            write = self._queue.get()
         return batch, False
 
-    def _abandon(self, batch: list[Job]) -> None:
+    def _abandon(self, batch: list[Write]) -> None:
         with self._lock:
             self._closed = True
         while not self._queue.empty():
-            job = self._queue.get()
-            if job is not None:
-                batch.append(job)
-        for job in batch:
-            job.error = StoreError("The store's writer has stopped; restart the server.")
+            write = self._queue.get()
+            if write is not None:
+                batch.append(write)
+        for write in batch:
+            write.error = StoreError("The store's writer has stopped; restart the server.")
         self._settle(batch)
 
-    def _settle(self, batch: list[Job]) -> None:
+    def _settle(self, batch: list[Write]) -> None:
         """Wake every waiter of the batch, and who waits for room, with one call per event loop."""
         with self._lock:
             self._waiting -= len(batch)
             no_room, self._no_room = self._no_room, []
-        by_loop: dict[asyncio.AbstractEventLoop, tuple[list[Job], list[asyncio.Future[None]]]] = {}
-        for job in batch:
-            by_loop.setdefault(job.loop, ([], []))[0].append(job)
+        by_loop: dict[asyncio.AbstractEventLoop, tuple[list[Write], list[asyncio.Future[None]]]] = {}
+        for write in batch:
+            by_loop.setdefault(write.loop, ([], []))[0].append(write)
         for loop, room in no_room:
             by_loop.setdefault(loop, ([], []))[1].append(room)
-        for loop, (jobs, rooms) in by_loop.items():
+        for loop, (writes, rooms) in by_loop.items():
             try:
-                loop.call_soon_threadsafe(_wake, jobs, rooms)
+                loop.call_soon_threadsafe(_wake, writes, rooms)
             except RuntimeError:
                 # The loop was closed while its tasks waited: nobody is left to tell.
                 continue
 
 
-def _wake(jobs: list[Job], rooms: list[asyncio.Future[None]]) -> None:
-    for job in jobs:
-        if job.future.done():
+def _wake(writes: list[Write], rooms: list[asyncio.Future[None]]) -> None:
+    for write in writes:
+        if write.future.done():
             continue
-        if job.error is not None:
-            job.future.set_exception(job.error)
+        if write.error is not None:
+            write.future.set_exception(write.error)
         else:
-            job.future.set_result(job.value)
+            write.future.set_result(write.value)
     for room in rooms:
         if not room.done():
             room.set_result(None)

@@ -8,6 +8,8 @@ Invariant: what was packed comes back byte for byte, and two ids never pack alik
 
 from hashlib import sha256
 
+from antiphon.protocol.errors import StoreError
+
 PREFIX = "resp_"
 ID_BYTES = 18
 ITEM_HASH_BYTES = 16
@@ -41,6 +43,8 @@ _ITEM_PHRASES = [
     b'"call_id":"',
     b'"arguments":"',
     b'"type":"reasoning"',
+    # No blanked item may take more room than what stood in its place.
+    b"null",
 ]
 _OUTCOME_PHRASES = [
     b'"usage":{',
@@ -92,6 +96,21 @@ def unpack_items(stored: bytes) -> bytes:
     return _unpack(stored, _ITEM_CODES)
 
 
+def pack_in_place(items: bytes, stored: bytes) -> bytes:
+    """A JSON array in exactly as many bytes as `stored`, whose place it takes; spaces fill it up.
+
+    `items` is what `stored` holds, with items replaced by `null`. A row that keeps its length is overwritten
+    where it stands. Raises `StoreError` where that is not possible: an item shorter than `null` in a long text.
+    """
+    if unpack_items(stored) == items:
+        return stored
+    packed = _PLAIN + items if stored.startswith(_PLAIN) else _replace(items, _ITEM_CODES)
+    missing = len(stored) - len(packed)
+    if missing < 0:
+        raise StoreError("The item is too short to be blanked by itself; delete the response that it is in.")
+    return packed[:-1] + b" " * missing + packed[-1:]
+
+
 def pack_outcome(outcome: bytes) -> bytes:
     """An outcome with its usual phrases as single bytes: about 30 bytes instead of 190."""
     return _pack(outcome, _OUTCOME_CODES)
@@ -105,6 +124,10 @@ def unpack_outcome(stored: bytes) -> bytes:
 def _pack(text: bytes, codes: list[tuple[bytes, bytes]]) -> bytes:
     if len(text) > PACKED_LIMIT_BYTES or len(text.translate(None, _RESERVED)) != len(text):
         return _PLAIN + text
+    return _replace(text, codes)
+
+
+def _replace(text: bytes, codes: list[tuple[bytes, bytes]]) -> bytes:
     for phrase, code in codes:
         text = text.replace(phrase, code)
     return text

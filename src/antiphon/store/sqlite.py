@@ -2,7 +2,7 @@
 
 A point read takes a few microseconds, less than handing it to a thread would. It knows nothing of what
 the items mean. Invariant: what `record` returned for survives a killed process, and what `delete`
-returned for is in no file of the folder.
+and its like returned for is in no file of the folder.
 """
 
 import asyncio
@@ -17,8 +17,10 @@ from typing import Any
 from antiphon.protocol.errors import StoreError
 from antiphon.sessions import Node
 from antiphon.store.batches import BatchWriter
+from antiphon.store.conversations import to_conversation
 from antiphon.store.files import DataFolder
-from antiphon.store.interface import Record, StoreSettings
+from antiphon.store.interface import Conversation, EventChunk, Job, Record, StoreSettings
+from antiphon.store.jobs import to_chunks, to_jobs
 from antiphon.store.packing import hash_item_id, pack_id, unpack_id
 from antiphon.store.queries import load_queries
 from antiphon.store.rows import RowWriter, to_path, to_record
@@ -67,18 +69,18 @@ class SqliteStore:
             undo.pop_all()
         return store
 
-    async def record(self, record: Record) -> None:
+    async def record(self, record: Record, *, conversation: str | None = None) -> None:
         """Keep one round; see `Store.record`."""
-        await self._writer.submit(partial(self._rows.insert, record))
+        await self._writer.submit(partial(self._rows.insert, record, conversation))
 
     async def load(self, tenant: str, node_id: str) -> Record | None:
         """One round, whole; see `Store.load`."""
         rows = self._read("load_node", (pack_id(node_id), tenant))
         return to_record(tenant, node_id, rows[0]) if rows else None
 
-    async def load_path(self, tenant: str, node_id: str) -> list[Node] | None:
+    async def load_path(self, tenant: str, node_id: str, *, skip_deleted: bool = False) -> list[Node] | None:
         """The nodes from the root to `node_id`; see `Store.load_path`."""
-        return to_path(self._read("load_path", (pack_id(node_id), tenant)))
+        return to_path(self._read("load_path", (pack_id(node_id), tenant)), skip_deleted=skip_deleted)
 
     async def find_item(self, tenant: str, item_id: str) -> tuple[str, int] | None:
         """Where a client-given item id stands; see `Store.find_item`."""
@@ -87,8 +89,65 @@ class SqliteStore:
 
     async def delete(self, tenant: str, node_id: str) -> bool:
         """Blank a round and wipe its bytes from the files; see `Store.delete`."""
-        deleted: bool = await self._writer.submit(partial(self._rows.delete, tenant, node_id), wipes=True)
-        return deleted
+        return bool(await self._writer.submit(partial(self._rows.delete, tenant, node_id), wipes=True))
+
+    async def blank_items(self, tenant: str, node_id: str, positions: Sequence[int]) -> bool:
+        """Blank single items and wipe their bytes from the files; see `Store.blank_items`."""
+        work = partial(self._rows.blank_items, tenant, node_id, tuple(positions))
+        return bool(await self._writer.submit(work, wipes=True))
+
+    async def create_conversation(self, conversation: Conversation) -> None:
+        """Keep a new conversation; see `Store.create_conversation`."""
+        await self._writer.submit(partial(self._rows.conversations.create, conversation))
+
+    async def load_conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+        """A conversation; see `Store.load_conversation`."""
+        rows = self._read("load_conversation", (pack_id(conversation_id), tenant))
+        return to_conversation(tenant, conversation_id, rows[0]) if rows else None
+
+    async def update_conversation(self, tenant: str, conversation_id: str, metadata: bytes) -> bool:
+        """Replace metadata and wipe what it was from the files; see `Store.update_conversation`."""
+        work = partial(self._rows.update_conversation, tenant, conversation_id, metadata)
+        return bool(await self._writer.submit(work, wipes=True))
+
+    async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
+        """Remove a tip, and wipe its metadata from the files; see `Store.delete_conversation`."""
+        work = partial(self._rows.delete_conversation, tenant, conversation_id)
+        return bool(await self._writer.submit(work, wipes=True))
+
+    async def open_job(self, job: Job) -> None:
+        """Keep a background response that is about to run; see `Store.open_job`."""
+        await self._writer.submit(partial(self._rows.jobs.open, job))
+
+    async def start_job(self, tenant: str, job_id: str) -> None:
+        """It runs; see `Store.start_job`."""
+        await self._writer.submit(partial(self._rows.jobs.start, tenant, job_id))
+
+    async def load_job(self, tenant: str, job_id: str) -> Job | None:
+        """A background response that has not ended; see `Store.load_job`."""
+        jobs = to_jobs(self._read("load_job", (tenant, pack_id(job_id), tenant)))
+        return jobs[0] if jobs else None
+
+    async def list_jobs(self) -> list[Job]:
+        """Every background response that has not ended; see `Store.list_jobs`."""
+        return to_jobs(self._read("list_jobs", ()))
+
+    async def append_events(self, tenant: str, node_id: str, chunk: EventChunk) -> None:
+        """Keep some events; see `Store.append_events`."""
+        await self._writer.submit(partial(self._rows.jobs.append_events, tenant, node_id, chunk))
+
+    async def load_events(self, tenant: str, node_id: str, *, after: int = -1) -> list[EventChunk]:
+        """The chunks with events above `after`; see `Store.load_events`."""
+        return to_chunks(self._read("load_events", (pack_id(node_id), tenant, after)))
+
+    async def drop_events(self, tenant: str, node_id: str) -> None:
+        """Forget the events of a response and wipe them from the files; see `Store.drop_events`."""
+        await self._writer.submit(partial(self._rows.drop_events, tenant, node_id), wipes=True)
+
+    async def list_events(self) -> list[tuple[str, str, int]]:
+        """Ended responses with events left; see `Store.list_events`."""
+        rows = self._read("list_events", ())
+        return [(tenant, unpack_id(stored_id), at) for tenant, stored_id, at in rows]
 
     async def check(self) -> None:
         """A harmless write and read within `check_timeout_s`; see `Store.check`."""
