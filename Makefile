@@ -64,9 +64,9 @@ newest: $(DEV_STAMP)
 lock: $(DEV_STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check uv
 	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --python-version 3.11 \
-		pyproject.toml --extra local -o requirements/runtime.lock
+		pyproject.toml --extra local --extra mcp --extra pdf -o requirements/runtime.lock
 	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --python-version 3.11 \
-		pyproject.toml --extra local --group dev -o requirements/dev.lock
+		pyproject.toml --extra local --extra mcp --extra pdf --group dev -o requirements/dev.lock
 
 clean:
 	rm -rf $(VENV) $(VENV)-newest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

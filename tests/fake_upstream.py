@@ -1,4 +1,4 @@
-"""A Chat Completions server for tests: raw HTTP on loopback, doing exactly what it is told.
+"""A model server for tests (Chat Completions, Responses): raw HTTP on loopback, doing exactly what it is told.
 
 It knows nothing of Antiphon. Each request is recorded and answered by a `Reply`: bytes, and events to
 wait for between them, then how the connection ends. It sees when its client leaves.
@@ -16,6 +16,8 @@ import msgspec
 #: Every wait of this server for something a test should do ends here.
 TIMEOUT_S = 20.0
 MODEL = "fake-model"
+#: The routes that answer by a model.
+ANSWERED = ("/chat/completions", "/responses")
 
 Step: TypeAlias = bytes | asyncio.Event
 
@@ -83,8 +85,8 @@ class FakeUpstream:
 
     @property
     def asked(self) -> list[Request]:
-        """The requests for completions alone."""
-        return [request for request in self.requests if request.path.endswith("/chat/completions")]
+        """The requests for answers alone."""
+        return [request for request in self.requests if request.path.endswith(ANSWERED)]
 
     async def wait_idle(self) -> None:
         """Until no reply is being written."""
@@ -133,7 +135,7 @@ class FakeUpstream:
         """What is done with a request; tests of other routes override it."""
         if request.method == "GET" and request.path.endswith("/models"):
             return Reply([make_json({"object": "list", "data": self._models})])
-        if request.path.endswith("/chat/completions"):
+        if request.path.endswith(ANSWERED):
             return self.answer(request)
         return Reply([make_json({"detail": "Not Found"}, status=404)])
 
@@ -238,3 +240,18 @@ def make_stream(*texts: str, usage: dict[str, Any] | None = None) -> list[Step]:
     if usage is not None:
         steps.append(frame(b"data: " + msgspec.json.encode({"choices": [], "usage": usage}) + b"\n\n"))
     return [*steps, END]
+
+
+def make_event(name: str, **fields: Any) -> bytes:
+    """One event of a Responses stream, framed for HTTP."""
+    data = msgspec.json.encode({"type": name, **fields})
+    return frame(b"event: %b\ndata: %b\n\n" % (name.encode(), data))
+
+
+#: The end of a chunked body.
+LAST_FRAME = b"0\r\n\r\n"
+
+
+def make_response_stream(*events: bytes) -> list[Step]:
+    """A whole streamed response, a step for each event."""
+    return [make_head(), *events, LAST_FRAME]

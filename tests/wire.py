@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from antiphon.backends import BackendEvent, CallDelta, ReasoningDelta, RefusalDelta, TextDelta
-from antiphon.backends.chat_completions.answer import AnswerReader
+from antiphon.backends.answer import AnswerReader
 from antiphon.backends.chat_completions.decode import ChatDecoder
 from antiphon.backends.profiles import PROFILES
 

@@ -20,8 +20,11 @@ from antiphon.cli import antiphon
 from antiphon.config import render_settings_markdown
 from antiphon.config.settings import PROFILE_SENTENCES
 from antiphon.context import Profile
+from antiphon.engine import Catalog, Engine, Services
 from antiphon.protocol.lifecycle import draw_table
-from antiphon.server.openapi import render_openapi
+from antiphon.server.routes import Routes
+from antiphon.server.settings import ServerLimits
+from antiphon.store.memory import MemoryStore
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = Path("docs") / "reference"
@@ -110,8 +113,10 @@ checked by it. A stream numbers its events from 0; output items are numbered wit
 `response.completed`, `response.incomplete` and `response.failed` comes, last. After `error` only
 `response.failed` may come.
 
-The table holds the whole API. This server sends the rows of `response` (without `queued`, audio and steering),
-`message`, `reasoning` (summaries) and `function_call`.
+The table holds the whole API. This server sends the rows of `response` without audio and steering (`queued` for
+background responses), and those of the items that it makes: `message`, `reasoning` (summaries), calls of functions,
+custom tools, shells, patches and tool searches, web searches, MCP listings, calls and approval requests. All other
+rows, and the last section, come from a model server that speaks Responses itself.
 """
     return _page("antiphon.protocol.lifecycle", opening, draw_table().replace("\n### ", "\n## ")[1:])
 
@@ -121,10 +126,19 @@ def render_requirements() -> str:
     opening = """# Requirements
 
 What `antiphon check` tries, one probe each. How verdicts are reached: [Check whether a server keeps
-state](../guides/checking.md).
+state](../guides/checking.md). What they found out about this server: [Compatibility](compatibility.md).
 """
     rows = [f"## {item.id}\n\n{item.sentence}\n\nSource: {item.source}.\n" for item in MANIFEST]
     return _page("antiphon.checker.requirements", opening, "\n".join(rows))
+
+
+def render_compatibility_page() -> str:
+    """What our server does with everything that the API has."""
+    # The pages that need no server are written without loading one.
+    from tools.compatibility import render_compatibility
+
+    opening, _, body = render_compatibility().partition("\n## ")
+    return _page("antiphon.checker.surface", f"{opening.rstrip()}\n", f"## {body}")
 
 
 def render_profiles() -> str:
@@ -169,7 +183,8 @@ def render_endpoint_table() -> str:
 
 def list_operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Method, path and operation of everything in the OpenAPI document."""
-    document = msgspec.json.decode(render_openapi())
+    engine = Engine(Services(catalog=Catalog({}, {}), store=MemoryStore()))
+    document = msgspec.json.decode(Routes(engine, ServerLimits()).describe())
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             yield method.upper(), path, operation
@@ -193,6 +208,7 @@ PAGES: dict[Path, Callable[[], str]] = {
     REFERENCE / "commands.md": render_commands,
     REFERENCE / "lifecycle.md": render_lifecycle,
     REFERENCE / "requirements.md": render_requirements,
+    REFERENCE / "compatibility.md": render_compatibility_page,
     REFERENCE / "profiles.md": render_profiles,
 }
 #: Parts between markers in pages that are written by hand.
@@ -236,6 +252,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the generated reference pages.")
     parser.add_argument("--check", action="store_true", help="write nothing; name stale pages and exit 1")
     options = parser.parse_args()
+    # Run as a file, this folder's neighbours are not on the path.
+    sys.path.insert(0, str(ROOT))
     stale = find_stale(ROOT)
     for path in stale:
         print(f"docs: {path} {'is stale; run: make docs' if options.check else 'written'}")

@@ -8,9 +8,10 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -23,12 +24,30 @@ from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.local.machine import check_model_file, find_missing
 from antiphon.backends.local.runtime import LocalRuntime, LocalRuntimeError, RuntimeSettings
 from antiphon.backends.profiles import PROFILES
+from antiphon.backends.responses import ResponsesBackend
 from antiphon.backends.scripted import ScriptedBackend, load_script
-from antiphon.config import Config, EndpointSettings, ServeFacts
+from antiphon.config import Config, EndpointSettings, ServeFacts, load_seal_keys
 from antiphon.context import Profile
-from antiphon.engine import Alias, Catalog, Engine, EngineSettings
+from antiphon.engine import (
+    Alias,
+    BackgroundSettings,
+    Catalog,
+    ContentReader,
+    Engine,
+    GrammarChecker,
+    Services,
+    TokenCounter,
+    WindowCache,
+)
+from antiphon.hosted import Fetcher, McpConnector, SearchProvider
+from antiphon.hosted.addresses import AddressRules
+from antiphon.hosted.fetching import HttpFetcher
+from antiphon.hosted.mcp import SdkMcpConnector, is_sdk_installed
+from antiphon.hosted.mcp_limits import McpLimits
+from antiphon.hosted.searxng import SearxngSearch
 from antiphon.protocol.errors import AntiphonError
 from antiphon.server import Application, Key, Keyring, ServerLimits
+from antiphon.server.log_format import open_log
 from antiphon.store.interface import StoreSettings
 from antiphon.store.sqlite import SqliteStore
 
@@ -55,20 +74,43 @@ def check_backends(config: Config) -> None:
 
 
 def build_engine(config: Config, backends: Mapping[str, Backend]) -> Engine:
-    """Store and engine as configured. The store's folder is locked until `close`."""
+    """Store and engine as configured. The store's folder is locked until `close`; the seal keys are made if need be."""
+    seal_keys = load_seal_keys(config)
     store = SqliteStore.open(Path(config.server.data), StoreSettings(durability=config.store.durability))
     catalog = Catalog(backends, _build_aliases(config))
-    settings = EngineSettings(window_cache_bytes=config.limits.window_cache_bytes)
-    return Engine(catalog=catalog, store=store, settings=settings)
+    limits = config.limits
+    fetcher = _build_fetcher(config)
+    services = Services(
+        catalog=catalog,
+        store=store,
+        cache=WindowCache(limits.window_cache_bytes),
+        contents=ContentReader(fetcher),
+        counter=TokenCounter(),
+        seal_keys=seal_keys,
+        grammars=GrammarChecker(),
+        search=_build_search(config),
+        mcp=_build_mcp_connector(config),
+        fetcher=fetcher,
+    )
+    background = BackgroundSettings(
+        workers=limits.background_workers,
+        queue_limit=limits.background_queue,
+        events_s=limits.background_events_s,
+        keep_alive_s=limits.keep_alive_s,
+    )
+    return Engine(services, background=background)
 
 
 def build_application(config: Config, engine: Engine) -> Application:
     """The ASGI application over an engine."""
     limits = config.limits
-    keys = [Key(sha256=key.sha256, tenant=key.tenant or name) for name, key in config.keys.items()]
+    keys = [
+        Key(sha256=key.sha256, tenant=key.tenant or name, zero_retention=key.zero_retention)
+        for name, key in config.keys.items()
+    ]
     return Application(
         engine,
-        keys=Keyring(keys),
+        keys=Keyring(keys, zero_retention=config.server.zero_retention),
         limits=ServerLimits(
             body_bytes=limits.body_bytes,
             body_decompressed_bytes=limits.body_decompressed_bytes,
@@ -86,6 +128,7 @@ async def build_app(config: Config) -> AsyncIterator[Application]:
     """The application for use in this process; closes everything behind it."""
     engine = build_engine(config, build_backends(config))
     try:
+        await engine.start()
         yield build_application(config, engine)
     finally:
         await engine.close()
@@ -118,7 +161,7 @@ def serve(config: Config, announce: Callable[[ServeFacts], None], report: Report
     the address cannot be listened on, `AntiphonError` when the data folder or the model cannot be used, and
     `KeyboardInterrupt` after SIGINT, when everything is closed.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    open_log()
     # Everything that can go wrong in a request is told by our own log; uvicorn would add tracebacks of stops.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     listener = _listen(config.server.host, config.server.port, config.limits.write_timeout_s)
@@ -138,6 +181,7 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
         await asyncio.gather(
             *(backend.start() for backend in backends.values() if isinstance(backend, LocalBackend))
         )
+        await engine.start()
         application = build_application(config, engine)
         facts = await _gather_facts(config, engine, listener)
         server = _Server(
@@ -154,6 +198,7 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
                 timeout_graceful_shutdown=config.limits.shutdown_s,  # type: ignore[arg-type]
             ),
             lambda: announce(facts),
+            lambda: engine.background.drain(config.limits.shutdown_s),
         )
         # What was built so far lives as long as the server: no collection needs to look at it again.
         gc.collect()
@@ -173,9 +218,16 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
 class _Server(uvicorn.Server):
     """Uvicorn, telling when it listens, and leaving what to do after a signal to us."""
 
-    def __init__(self, config: uvicorn.Config, when_ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        when_ready: Callable[[], None],
+        drain: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
         super().__init__(config)
         self._when_ready = when_ready
+        self._drain = drain
+        self._draining: asyncio.Task[None] | None = None
         self.interrupted = False
 
     @contextmanager
@@ -194,7 +246,17 @@ class _Server(uvicorn.Server):
         self.interrupted = self.interrupted or number == signal.SIGINT
         if not self.should_exit:
             _log.info("stopping: running answers may end; a second signal ends them")
+            # What runs in the background has no connection that uvicorn would wait for.
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+        elif self._draining is not None:
+            self._draining.cancel()
         self.handle_exit(number, None)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for connections and for what runs without one, both from the signal on."""
+        await super().shutdown(sockets)
+        if self._draining is not None:
+            await asyncio.wait({self._draining})
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
@@ -247,6 +309,45 @@ def _pick_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
+def _build_search(config: Config) -> SearchProvider | None:
+    search = config.search
+    if not search.url or search.provider != "searxng":
+        return None
+    key = search.key.reveal() if search.key is not None else None
+    return SearxngSearch(search.url, timeout_s=search.timeout_s, key=key)
+
+
+def _build_mcp_connector(config: Config) -> McpConnector | None:
+    mcp = config.mcp
+    if not mcp.enabled or not is_sdk_installed():
+        return None
+    # Without keys the server serves one person on this machine, whose own servers are likely meant.
+    is_private_allowed = (
+        not config.keys if mcp.private_addresses == "auto" else mcp.private_addresses == "allow"
+    )
+    return SdkMcpConnector(
+        rules=AddressRules(private=is_private_allowed, hosts=mcp.hosts),
+        limits=McpLimits(
+            connect_timeout_s=mcp.connect_timeout_s,
+            call_timeout_s=mcp.call_timeout_s,
+            max_tools=mcp.max_tools,
+            max_result_characters=mcp.max_result_characters,
+        ),
+    )
+
+
+def _build_fetcher(config: Config) -> Fetcher | None:
+    fetch = config.fetch
+    if not fetch.images:
+        return None
+    return HttpFetcher(
+        rules=AddressRules(hosts=fetch.hosts),
+        max_bytes=fetch.max_bytes,
+        timeout_s=fetch.timeout_s,
+        max_redirects=fetch.max_redirects,
+    )
+
+
 def _build_backend(settings: EndpointSettings, config: Config) -> Backend:
     profile = _find_profile(settings.profile, config)
     if settings.dialect == "scripted":
@@ -255,7 +356,10 @@ def _build_backend(settings: EndpointSettings, config: Config) -> Backend:
     if settings.dialect == "local":
         return _build_local(settings, config, profile)
     key = settings.key.reveal() if settings.key is not None else None
-    return ChatCompletionsBackend(_build_endpoint(settings, config, settings.url, key), profile=profile)
+    endpoint = _build_endpoint(settings, config, settings.url, key)
+    if settings.dialect == "responses":
+        return ResponsesBackend(endpoint, profile=profile)
+    return ChatCompletionsBackend(endpoint, profile=profile)
 
 
 def _build_local(settings: EndpointSettings, config: Config, profile: Profile | None) -> LocalBackend:

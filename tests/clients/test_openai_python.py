@@ -4,14 +4,18 @@ Everything here is the package's own surface; nothing of ours stands between it 
 """
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import openai
+import openai.types.responses as sdk
 import pytest
 from openai import OpenAI
+from openai.types.responses.response_output_item import McpApprovalRequest, McpCall, McpListTools
 from pydantic import BaseModel
 
+from tests.scenarios.mcp_server import TOKEN, McpServerThread
 from tests.scenarios.process import ServerProcess, start_server
 
 pytestmark = pytest.mark.clients
@@ -41,6 +45,16 @@ SCRIPT: dict[str, Any] = {
         {"when": "^cut", "text": "Half an", "finish": "length"},
         {"when": "^think", "reasoning": "Let me see.", "text": "Thought."},
         {"when": "^decline", "refusal": "I will not."},
+        {"when": "^slowly", "text": "one two three four five six", "pause_s": 0.05},
+        {"when": "^hang", "text": "one two three four five six", "pause_s": 30},
+        {"when": "^patch", "after_output": True, "act": "repeat_outputs"},
+        {"when": "^patch", "calls": [{"name": "apply_patch", "arguments": {"input": "*** Begin Patch"}}]},
+        {"when": "^weather", "after_output": True, "act": "repeat_outputs"},
+        {
+            "when": "^weather",
+            "calls": [{"name": "home__weather", "arguments": {"city": "Oslo"}}],
+        },
+        {"when": "^send", "after_output": False, "calls": [{"name": "home__send", "arguments": {}}]},
         {"tool_forced": True, "act": "call_tools"},
         {"after_output": True, "act": "repeat_outputs"},
         {"names_tool": True, "act": "call_tools"},
@@ -237,10 +251,10 @@ def test_models_are_listed_and_read(client: OpenAI) -> None:
             "temperature",
         ),
         (
-            {"input": "x", "background": True},
+            {"input": "x", "background": True, "store": False},
             openai.BadRequestError,
             400,
-            "unsupported_parameter",
+            "invalid_value",
             "background",
         ),
         ({"input": []}, openai.BadRequestError, 400, "missing_required_parameter", None),
@@ -320,3 +334,221 @@ def test_many_requests_share_one_connection(server: ServerProcess) -> None:
                 client.responses.create(model="nobody", input="x")
             assert list(client.responses.create(model="scripted", input=PLANT, stream=True))
             assert client.responses.create(model="scripted", input=f"My name is n{number}.").output_text
+
+
+def test_a_conversation_is_driven_through_the_package(client: OpenAI) -> None:
+    """Responses API 1, rows 8 to 15: the package's own methods and pagers."""
+    conversation = client.conversations.create(metadata={"topic": "fruit"}, items=[])
+    assert conversation.id.startswith("conv_")
+    created: Any = client.conversations.items.create(
+        conversation.id, items=[{"type": "message", "role": "user", "content": "My name is Ada."}]
+    )
+    assert [item.type for item in created.data] == ["message"]
+    first = client.responses.create(model="scripted", input=PLANT, conversation=conversation.id)
+    assert first.conversation is not None
+    assert first.conversation.id == conversation.id
+    second = client.responses.create(model="scripted", input=ASK, conversation=conversation.id)
+    assert "marmalade" in second.output_text
+    for order in ("asc", "desc"):
+        items: Any = list(client.conversations.items.list(conversation.id, limit=2, order=order))
+        assert len(items) == 5
+        assert len({item.id for item in items}) == 5
+    newest: Any = client.conversations.items.retrieve(items[0].id, conversation_id=conversation.id)
+    assert newest.content[0].text == second.output_text
+    after = client.conversations.items.delete(items[0].id, conversation_id=conversation.id)
+    assert after.id == conversation.id
+    assert len(list(client.conversations.items.list(conversation.id))) == 4
+    assert client.conversations.update(conversation.id, metadata={"a": "b"}).metadata == {"a": "b"}
+    assert client.conversations.retrieve(conversation.id).metadata == {"a": "b"}
+    assert client.conversations.delete(conversation.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        client.conversations.retrieve(conversation.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="scripted", input=ASK, conversation=conversation.id)
+
+
+def wait_ended(client: OpenAI, response_id: str) -> Any:
+    """Poll as the package's users do."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        response = client.responses.retrieve(response_id)
+        if response.status not in ("queued", "in_progress"):
+            return response
+        time.sleep(0.02)
+    raise AssertionError("the response did not end")
+
+
+def test_a_background_response_is_polled(client: OpenAI) -> None:
+    """Responses API 1.3."""
+    queued = client.responses.create(model="scripted", input=PLANT, background=True)
+    assert queued.status == "queued"
+    assert queued.output == []
+    ended = wait_ended(client, queued.id)
+    assert ended.status == "completed"
+    assert ended.output_text == "Noted: marmalade."
+    again = client.responses.create(model="scripted", input=ASK, previous_response_id=queued.id)
+    assert "marmalade" in again.output_text
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.cancel(queued.id)
+    assert caught.value.message.endswith("Cannot cancel a completed response.")
+
+
+def test_a_background_response_is_cancelled(client: OpenAI) -> None:
+    """Responses API 1.3: idempotent, and nothing of the output stays."""
+    queued = client.responses.create(model="scripted", input="hang", background=True)
+    for _ in range(2):
+        cancelled = client.responses.cancel(queued.id)
+        assert (cancelled.status, cancelled.output, cancelled.usage) == ("cancelled", [], None)
+    made = client.responses.create(model="scripted", input=PLANT)
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.cancel(made.id)
+    assert caught.value.message.endswith("Cannot cancel a synchronous response.")
+
+
+def test_a_background_stream_is_left_and_resumed(client: OpenAI) -> None:
+    """Responses API 1.2: no gap and no duplicate, live or afterwards."""
+    seen: list[Any] = []
+    response_id = ""
+    with client.responses.create(model="scripted", input="slowly", background=True, stream=True) as stream:
+        for event in stream:
+            seen.append(event)
+            if event.type == "response.created":
+                response_id = event.response.id
+            if event.type == "response.output_text.delta":
+                break
+    last = seen[-1].sequence_number
+    seen += client.responses.retrieve(response_id, stream=True, starting_after=last)
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    assert seen[-1].type == "response.completed"
+    text = "".join(event.delta for event in seen if event.type == "response.output_text.delta")
+    assert text == "one two three four five six" == seen[-1].response.output_text
+    whole = list(client.responses.retrieve(response_id, stream=True))
+    assert [event.to_dict() for event in whole] == [event.to_dict() for event in seen]
+    with client.responses.stream(response_id=response_id, starting_after=last) as helper:
+        kinds = [event.type for event in helper]
+        assert helper.get_final_response().output_text == text
+    assert kinds[-1] == "response.completed"
+
+
+def test_the_stream_helper_follows_a_background_response(client: OpenAI) -> None:
+    """Responses API 8.1: the helper's demands hold for `background` too."""
+    with client.responses.stream(model="scripted", input="slowly", background=True) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert kinds[:3] == ["response.created", "response.queued", "response.in_progress"]
+    assert final.output_text == "one two three four five six"
+    assert client.responses.retrieve(final.id).status == "completed"
+
+
+def test_a_response_that_cannot_be_resumed_says_so(client: OpenAI) -> None:
+    """Responses API 1.2: only what was created with background and stream."""
+    made = client.responses.create(model="scripted", input=PLANT)
+    with pytest.raises(openai.BadRequestError):
+        list(client.responses.retrieve(made.id, stream=True))
+
+
+def test_input_tokens_are_counted(client: OpenAI) -> None:
+    """Responses API 1, row 7: what usage says afterwards."""
+    planted = client.responses.create(model="scripted", input=PLANT)
+    shared: Any = {"model": "scripted", "input": ASK, "tools": [TOOL], "previous_response_id": planted.id}
+    counted = client.responses.input_tokens.count(**shared)
+    made = client.responses.create(**shared)
+    assert made.usage is not None
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == made.usage.input_tokens
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.responses.input_tokens.count(model="scripted", input=ASK, extra_body={"store": True})
+    assert caught.value.code == "unknown_parameter"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_custom_tools_are_called(client: OpenAI, stream: bool) -> None:
+    """Responses API 2.2: raw input there, raw output back, as the package's own classes."""
+    tool: Any = {"type": "custom", "name": "apply_patch", "description": "Edits files."}
+    if stream:
+        with client.responses.stream(model="scripted", input="patch", tools=[tool]) as opened:
+            deltas = [
+                event.delta for event in opened if event.type == "response.custom_tool_call_input.delta"
+            ]
+            first: Any = opened.get_final_response()
+        assert "".join(deltas) == "*** Begin Patch"
+    else:
+        first = client.responses.create(model="scripted", input="patch", tools=[tool])
+    (call,) = first.output
+    assert isinstance(call, sdk.ResponseCustomToolCall)
+    assert (call.name, call.input) == ("apply_patch", "*** Begin Patch")
+    output: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Done: plums."}
+    second = client.responses.create(
+        model="scripted", input=[output], previous_response_id=first.id, tools=[tool]
+    )
+    assert "Done: plums." in second.output_text
+    listed = list(client.responses.input_items.list(second.id, order="asc"))
+    assert [item.type for item in listed] == ["message", "custom_tool_call", "custom_tool_call_output"]
+
+
+@pytest.fixture
+def mcp_server() -> Iterator[McpServerThread]:
+    """The SDK's own MCP server on loopback."""
+    running = McpServerThread()
+    yield running
+    running.stop()
+
+
+def test_mcp_items_are_the_package_s_classes(client: OpenAI, mcp_server: McpServerThread) -> None:
+    """Responses API 3: lists, calls and approvals through the package."""
+    tool: Any = {
+        "type": "mcp",
+        "server_label": "home",
+        "server_url": mcp_server.url,
+        "authorization": TOKEN,
+        "require_approval": {"never": {"tool_names": ["weather"]}},
+    }
+    made = client.responses.create(model="scripted", input="weather", tools=[tool])
+    listing, call, said = made.output
+    assert isinstance(listing, McpListTools)
+    assert [each.name for each in listing.tools] == ["alarm", "send", "weather"]
+    assert isinstance(call, McpCall)
+    assert (call.output, call.error, call.status) == ("4 degrees in Oslo", None, "completed")
+    assert "4 degrees in Oslo" in made.output_text
+    assert said.type == "message"
+    declared: Any = made.tools[0]
+    assert declared.authorization is None
+    with client.responses.stream(
+        model="scripted", input="send", tools=[tool], previous_response_id=made.id
+    ) as stream:
+        for _ in stream:
+            pass
+        asked = stream.get_final_response()
+    (request,) = asked.output
+    assert isinstance(request, McpApprovalRequest)
+    answer: Any = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+    after = client.responses.create(
+        model="scripted", input=[answer], tools=[tool], previous_response_id=asked.id
+    )
+    sent: Any = after.output[0]
+    assert (sent.type, sent.output, sent.approval_request_id) == ("mcp_call", "Sent.", request.id)
+    assert mcp_server.calls == ["weather", "send"]
+
+
+def test_reasoning_is_carried_under_seal(client: OpenAI) -> None:
+    """Responses API 2: `reasoning.encrypted_content` with nothing stored, sent back as the package dumps it."""
+    made = client.responses.create(
+        model="scripted", input="think", store=False, include=["reasoning.encrypted_content"]
+    )
+    reasoning: Any = made.output[0]
+    assert reasoning.encrypted_content
+    history: Any = [{"role": "user", "content": PLANT}, *[item.model_dump() for item in made.output]]
+    again = client.responses.create(
+        model="scripted", input=[*history, {"role": "user", "content": ASK}], store=False
+    )
+    assert "marmalade" in again.output_text
+
+
+def test_chat_completions_of_a_script_are_refused_by_name(client: OpenAI) -> None:
+    """Ours: there is no server to hand them on to; an unknown model is not found."""
+    message: Any = {"role": "user", "content": "x"}
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="scripted", messages=[message])
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="nobody", messages=[message])
+    assert caught.value.code == "model_not_found"

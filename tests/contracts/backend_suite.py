@@ -11,7 +11,18 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import pytest
 
-from antiphon.backends import Ask, Backend, BackendEvent, Failed, Finished, Opened, TextDelta
+from antiphon.backends import (
+    Ask,
+    Backend,
+    BackendEvent,
+    Failed,
+    Finished,
+    ItemClosed,
+    ItemEvent,
+    ItemOpened,
+    Opened,
+    TextDelta,
+)
 from antiphon.context import Profile
 from antiphon.protocol.errors import BackendError
 from antiphon.protocol.items import Item, decode_items
@@ -119,9 +130,22 @@ async def check_the_last_event_is_the_only_terminal_one(subject: Subject) -> Non
 async def check_text_arrives_in_pieces(subject: Subject) -> None:
     """Ours: a stream is a stream; nothing is held back until the end."""
     batches = await collect(subject, subject.ask(HELLO))
-    pieces = [event.text for event in flatten(batches) if isinstance(event, TextDelta)]
+    pieces = list_texts(flatten(batches))
     assert len(pieces) >= 3
     assert all(pieces)
+
+
+async def check_items_are_handed_on_one_after_another(subject: Subject) -> None:
+    """Contract of events: an item that is handed on begins, goes on and ends under one index, before the next."""
+    open_index: int | None = None
+    for event in flatten(await collect(subject, subject.ask(HELLO))):
+        if isinstance(event, ItemOpened):
+            assert open_index is None
+            open_index = event.index
+        elif isinstance(event, ItemEvent | ItemClosed):
+            assert event.index == open_index
+            open_index = None if isinstance(event, ItemClosed) else open_index
+    assert open_index is None
 
 
 async def check_no_batch_is_empty(subject: Subject) -> None:
@@ -213,9 +237,16 @@ async def check_rounds_transcribed_apart_are_the_history_in_one(subject: Subject
 
 
 async def check_leading_system_text_is_the_lead(subject: Subject) -> None:
-    """Decided: the leading run of system and developer text is one system message, and only at the start."""
+    """Decided: the leading run of system and developer text is one system message, and only at the start.
+
+    To a server that speaks Responses itself they stay items.
+    """
     items = to_items(ROUNDS[0][:3])
     start = subject.backend.transcribe(items, subject.profile, at_start=True)
+    if subject.backend.speaks_responses:
+        assert start.lead == ""
+        assert start.body == b",".join(item.raw for item in items)
+        return
     assert "Be brief." in start.lead
     assert "Be kind." in start.lead
     assert b"Be brief." not in start.body
@@ -266,6 +297,7 @@ CHECKS: tuple[Check, ...] = (
     check_opened_comes_first_and_alone,
     check_the_last_event_is_the_only_terminal_one,
     check_text_arrives_in_pieces,
+    check_items_are_handed_on_one_after_another,
     check_no_batch_is_empty,
     check_a_refusal_is_raised_before_opened,
     check_a_break_after_opened_is_one_failed_event,
@@ -301,4 +333,15 @@ def find_terminals(events: Sequence[BackendEvent]) -> list[int]:
 
 def join_text(events: Sequence[BackendEvent]) -> str:
     """The visible text."""
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
+    return "".join(list_texts(events))
+
+
+def list_texts(events: Sequence[BackendEvent]) -> list[str]:
+    """The pieces of the visible text, whether they come by themselves or inside an item handed on."""
+    pieces = []
+    for event in events:
+        if isinstance(event, TextDelta):
+            pieces.append(event.text)
+        elif isinstance(event, ItemEvent) and event.name == "response.output_text.delta":
+            pieces.append(event.fields["delta"])
+    return pieces

@@ -42,7 +42,7 @@ _DOWNLOADS = re.compile(r"antiphon (?:serve(?:$| --local\b)|models (?:pull|verif
 _MARK = "--next-example--"
 #: What differs from run to run, and what stands for it in a page.
 _CHANGING = (
-    (re.compile(r"\b(resp|msg|fc|rs|req)_[0-9a-f]{20,}"), r"\1_..."),
+    (re.compile(r"\b(resp|conv|msg|fc|rs|req)_[0-9a-f]{20,}"), r"\1_..."),
     (re.compile(r"\bcall_[0-9A-Za-z]{20,}"), "call_..."),
     (re.compile(r"\b\d+\.\d s\b"), "0.0 s"),
     (re.compile(r'"(created_at|completed_at)": ?\d+'), r'"\1": ...'),

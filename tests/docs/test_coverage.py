@@ -85,6 +85,8 @@ def find_warning_codes() -> set[str]:
                 codes |= set(_first_strings(node))
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("warnings"):
                 codes |= set(_first_strings(node.value))
+            if isinstance(node, ast.FunctionDef) and node.name == "warnings":
+                codes |= set(_first_strings(node))
     return codes
 
 

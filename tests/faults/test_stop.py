@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from antiphon.backends.scripted import ScriptedBackend, parse_script
-from antiphon.engine import Catalog, Engine
+from antiphon.engine import Catalog, Engine, Services
 from antiphon.server import Application
 from antiphon.store.memory import MemoryStore
 from tests.scenarios.process import start_server
@@ -48,7 +48,7 @@ def test_a_plain_request_that_is_cut_short_is_answered_in_the_apis_shape() -> No
 
     async def story() -> list[dict[str, Any]]:
         backend = ScriptedBackend("scripted", parse_script(json.dumps(SLOW), "json"))
-        engine = Engine(catalog=Catalog({"scripted": backend}, {}), store=MemoryStore())
+        engine = Engine(Services(catalog=Catalog({"scripted": backend}, {}), store=MemoryStore()))
         sent: list[dict[str, Any]] = []
         received = asyncio.Event()
 

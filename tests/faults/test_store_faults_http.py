@@ -34,17 +34,17 @@ class FaultyStore(MemoryStore):
         if name in self.broken:
             raise StoreError("The disk is on fire.")
 
-    async def record(self, record: Record) -> None:
+    async def record(self, record: Record, *, conversation: str | None = None) -> None:
         self._fail("record")
-        await super().record(record)
+        await super().record(record, conversation=conversation)
 
     async def load(self, tenant: str, node_id: str) -> Record | None:
         self._fail("load")
         return await super().load(tenant, node_id)
 
-    async def load_path(self, tenant: str, node_id: str) -> list[Node] | None:
+    async def load_path(self, tenant: str, node_id: str, *, skip_deleted: bool = False) -> list[Node] | None:
         self._fail("load_path")
-        return await super().load_path(tenant, node_id)
+        return await super().load_path(tenant, node_id, skip_deleted=skip_deleted)
 
     async def delete(self, tenant: str, node_id: str) -> bool:
         self._fail("delete")

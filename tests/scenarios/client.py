@@ -131,6 +131,20 @@ class StrictClient:
         finally:
             await reply.close()
 
+    @asynccontextmanager
+    async def open_frames(
+        self, method: str, path: str, body: Any = None
+    ) -> AsyncIterator[AsyncGenerator[bytes, None]]:
+        """The frames of a stream, byte for byte, `[DONE]` left out: for one that may begin in the middle."""
+        reply = await self._open(method, path, body, {"accept": "text/event-stream"})
+        try:
+            assert reply.status == 200, await reply.read()
+            _check_headers(reply.headers, "text/event-stream; charset=utf-8")
+            async with aclosing(_read_frames(reply)) as frames:
+                yield frames
+        finally:
+            await reply.close()
+
     async def _open(self, method: str, path: str, body: Any, headers: Mapping[str, str] | None) -> Reply:
         sent = dict(headers or {})
         if self._key is not None:
@@ -181,8 +195,18 @@ def _check_answer(method: str, path: str, reply: Reply, raw: bytes, echoed: froz
     route = path.partition("?")[0]
     if route.endswith("/input_items"):
         strict.check_page(body, echoed)
+    elif route.endswith("/input_tokens"):
+        strict.check_count(body)
+    elif route.endswith("/window"):
+        strict.check_window(body)
     elif route.startswith("/v1/responses"):
         strict.check_deleted(body) if method == "DELETE" else strict.check_response(body)
+    elif route.startswith("/v1/conversations") and route.endswith("/items"):
+        strict.check_page(body, echoed)
+    elif route.startswith("/v1/conversations") and "/items/" in route and method == "GET":
+        strict.check_listed_item(body)
+    elif route.startswith("/v1/conversations"):
+        strict.check_conversation(body, deleted=method == "DELETE" and "/items/" not in route)
     elif route == "/v1/models":
         strict.check_models(body)
     elif route.startswith("/v1/models/"):
@@ -201,7 +225,7 @@ async def _read_events(reply: Reply, *, obfuscated: bool) -> AsyncGenerator[dict
             if frame + b"\n\n" == DONE:
                 ended = True
                 continue
-            event = _read_frame(frame)
+            event = read_frame(frame)
             strict.check_event(event)
             is_padded = "obfuscation" in event
             assert is_padded == (obfuscated and event["type"].endswith(".delta")), event
@@ -212,7 +236,21 @@ async def _read_events(reply: Reply, *, obfuscated: bool) -> AsyncGenerator[dict
     assert checker.end() == []
 
 
-def _read_frame(frame: bytes) -> dict[str, Any]:
+async def _read_frames(reply: Reply) -> AsyncGenerator[bytes, None]:
+    rest = b""
+    async for chunk in reply.chunks():
+        *frames, rest = (rest + chunk).split(b"\n\n")
+        for frame in frames:
+            if frame + b"\n\n" == DONE:
+                assert frame is frames[-1], "something came after [DONE]"
+                assert not rest
+                return
+            yield frame
+    raise AssertionError("the stream ended without [DONE]")
+
+
+def read_frame(frame: bytes) -> dict[str, Any]:
+    """The event of one frame; fails unless both of its lines name the same type."""
     lines = frame.split(b"\n")
     assert len(lines) == 2, frame
     assert lines[0].startswith(b"event: ")

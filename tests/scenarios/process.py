@@ -46,6 +46,12 @@ class ServerProcess:
         """Until it has ended; its exit status."""
         return self._process.wait(BOUND_S)
 
+    def read_rest(self) -> str:
+        """What it still wrote to its standard output; it must have ended."""
+        assert self._process.poll() is not None
+        assert self._process.stdout is not None
+        return self._process.stdout.read()
+
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[StrictClient]:
         """A checking client over real sockets."""

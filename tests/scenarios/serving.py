@@ -17,7 +17,7 @@ from antiphon.bootstrap import build_app
 from antiphon.client.app_transport import AppTransport
 from antiphon.client.transport import TransportLimits
 from antiphon.config import load_config
-from antiphon.engine import Catalog, Engine, EngineSettings
+from antiphon.engine import BackgroundSettings, Catalog, Engine, Services, WindowCache
 from antiphon.server import Application, ServerLimits
 from antiphon.store import Store
 from antiphon.store.memory import MemoryStore
@@ -63,14 +63,21 @@ async def serve_app(
 
 @asynccontextmanager
 async def serve_doubles(
-    backend: ScriptedBackend, store: Store | None = None, *, cache_bytes: int = 1 << 28, **limits: Any
+    backend: ScriptedBackend,
+    store: Store | None = None,
+    *,
+    cache_bytes: int = 1 << 28,
+    background: BackgroundSettings | None = None,
+    **limits: Any,
 ) -> AsyncIterator[StrictClient]:
     """A server over the doubles that a test holds in its hands."""
-    engine = Engine(
+    services = Services(
         catalog=Catalog({backend.name: backend}, {}),
         store=store or MemoryStore(),
-        settings=EngineSettings(window_cache_bytes=cache_bytes),
+        cache=WindowCache(cache_bytes),
     )
+    engine = Engine(services, background=background)
+    await engine.start()
     transport = AppTransport(Application(engine, limits=ServerLimits(**limits)), _TRANSPORT_LIMITS)
     try:
         yield StrictClient(transport)

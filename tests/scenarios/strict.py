@@ -11,6 +11,8 @@ from typing import Any, get_args
 
 import openai.types
 import openai.types.responses as sdk
+from openai.types import conversations
+from openai.types.beta import BetaResponseItem
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 #: Keys of the Response that the package's types do not have: ours, and three that the API itself sends.
@@ -20,7 +22,7 @@ EXTRA_ERROR_CODES = frozenset(
     {"context_length_exceeded", "insufficient_quota", "server_is_overloaded", "compaction_failed"}
 )
 #: What our own response key may hold.
-EXTENSION_KEYS = frozenset({"warnings", "usage_untold"})
+EXTENSION_KEYS = frozenset({"warnings", "usage_untold", "dropped", "dropped_count", "dropped_tokens"})
 #: Keys that the API always sends, although the package's types allow their absence.
 ALWAYS_SENT = frozenset(
     [
@@ -73,7 +75,13 @@ def _by_type(union: Any) -> dict[str, type[BaseModel]]:
 
 
 EVENTS = _by_type(sdk.ResponseStreamEvent)
-_LISTED_ITEMS = {name: model for name, model in _by_type(sdk.ResponseItem).items() if name != "message"}
+#: The items of the beta, and over them the stable ones: a message between agents is of the beta alone.
+_LISTED_ITEMS = {
+    name: model
+    for union in (BetaResponseItem, sdk.ResponseItem)
+    for name, model in _by_type(union).items()
+    if name != "message"
+}
 
 
 def check_response(members: Mapping[str, Any], where: str = "response") -> None:
@@ -111,6 +119,7 @@ def check_event(members: Mapping[str, Any]) -> None:
         rest["response"] = _strip_response(rest["response"])
     if "item" in rest:
         check_output_item(rest["item"], f"{kind}.item")
+        rest["item"] = strip_item(rest["item"])
     if kind.endswith(".delta") and "obfuscation" in rest:
         # An undocumented-in-types key of every delta, sent only when it was asked for.
         assert isinstance(rest.pop("obfuscation"), str)
@@ -119,8 +128,29 @@ def check_event(members: Mapping[str, Any]) -> None:
 
 def check_output_item(members: Mapping[str, Any], where: str = "item") -> None:
     """An item of an output."""
-    _check(sdk.ResponseOutputItem, members, where)
+    _check(sdk.ResponseOutputItem, strip_item(members), where)
     assert members.get("id"), f"{where} has no id"
+
+
+def strip_item(members: Mapping[str, Any]) -> dict[str, Any]:
+    """The item without the exceptions among items; what they hold is checked here.
+
+    A custom call that was cut off says so (the API's own items all have a status); a web search has the `results`
+    that `include` can ask for.
+    """
+    rest = strip_results(members)
+    if members.get("type") == "custom_tool_call" and "status" in members:
+        assert rest.pop("status") == "incomplete", f"a custom call with a status: {members!r}"
+    return rest
+
+
+def strip_results(members: Mapping[str, Any]) -> dict[str, Any]:
+    """The item without what a web search found."""
+    rest = dict(members)
+    if members.get("type") == "web_search_call" and "results" in members:
+        for hit in rest.pop("results"):
+            assert set(hit) == {"url", "title", "snippet"}, hit
+    return rest
 
 
 def check_listed_item(members: Mapping[str, Any], where: str = "data") -> None:
@@ -133,7 +163,7 @@ def check_listed_item(members: Mapping[str, Any], where: str = "data") -> None:
     else:
         assert kind in _LISTED_ITEMS, f"{where}: no item of the package is a {kind!r}"
         model = _LISTED_ITEMS[str(kind)]
-    _check(model, members, where)
+    _check(model, strip_results(members), where)
 
 
 def check_page(members: Mapping[str, Any], echoed: frozenset[str] = frozenset()) -> None:
@@ -151,6 +181,34 @@ def check_page(members: Mapping[str, Any], echoed: frozenset[str] = frozenset())
     ends = (data[0]["id"], data[-1]["id"]) if data else (None, None)
     assert (members["first_id"], members["last_id"]) == ends
     assert data or not members["has_more"]
+
+
+def check_conversation(members: Mapping[str, Any], *, deleted: bool = False) -> None:
+    """A conversation, or the news that it was deleted."""
+    if deleted:
+        _check(conversations.ConversationDeletedResource, members, "conversation")
+        assert set(members) == {"id", "object", "deleted"}, sorted(members)
+        assert members["deleted"] is True
+    else:
+        _check(conversations.Conversation, members, "conversation")
+        assert set(members) == {"id", "object", "created_at", "metadata"}, sorted(members)
+
+
+def check_count(members: Mapping[str, Any]) -> None:
+    """The answer of `input_tokens`; ours says where it is an estimate."""
+    rest = dict(members)
+    assert rest.pop("antiphon", {"estimated": True}) == {"estimated": True}
+    _check(sdk.InputTokenCountResponse, rest, "input_tokens")
+
+
+def check_window(members: Mapping[str, Any]) -> None:
+    """Our own report: every item of the path, with tokens where it was shown and a reason where it was not."""
+    assert members["object"] == "response.window"
+    told = sum(row["tokens"] for row in (*members["parts"], *members["items"]))
+    assert told <= max(members["input_tokens"]["counted"], members["input_tokens"]["reported"] or 0)
+    for row in members["items"]:
+        assert row["shown"] == ("reason" not in row), row
+        assert row["shown"] or row["tokens"] == 0, row
 
 
 def check_models(members: Mapping[str, Any]) -> None:
@@ -221,6 +279,7 @@ def _check(model: Any, members: Mapping[str, Any], where: str) -> None:
 def _strip_response(members: Mapping[str, Any]) -> dict[str, Any]:
     """The response without the exceptions: what is left must fit."""
     rest = {key: value for key, value in members.items() if key not in EXTRA_RESPONSE_KEYS}
+    rest["output"] = [strip_item(item) for item in rest["output"]]
     error = rest["error"]
     if isinstance(error, dict) and error.get("code") in EXTRA_ERROR_CODES:
         rest["error"] = {**error, "code": "server_error"}
@@ -242,9 +301,10 @@ def _check_status(members: Mapping[str, Any], where: str) -> None:
     status = members["status"]
     assert (members["completed_at"] is not None) == (status == "completed"), f"{where}: completed_at"
     assert (members["error"] is not None) == (status == "failed"), f"{where}: error of a {status} response"
-    if status == "in_progress":
+    # A background response that is read while it runs shows the items that are done.
+    if status == "queued" or (status == "in_progress" and not members["background"]):
         assert members["output"] == [], f"{where}: output before the end"
-    if status in ("in_progress", "failed", "cancelled"):
+    if status in ("queued", "in_progress", "failed", "cancelled"):
         assert members["usage"] is None, f"{where}: usage of a {status} response"
     if status == "completed":
         kinds = {item["type"] for item in members["output"]}

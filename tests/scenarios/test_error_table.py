@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.protocol.requests import FIELDS
-from tests.scenarios.client import StrictClient
+from tests.scenarios.client import StrictClient, find_terminal
 from tests.scenarios.serving import serve
 
 INVALID = "invalid_request_error"
@@ -303,14 +303,9 @@ def test_state_is_looked_up_after_the_request_was_read(tmp_path: Path) -> None:
 
 #: What the API has and this server does not carry out yet: never silence.
 UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
-    ({"conversation": "conv_1"}, "conversation"),
-    ({"conversation": {"id": "conv_1"}}, "conversation"),
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"moderation": {"model": "m"}}, "moderation"),
-    ({"background": True}, "background"),
     ({"background_options": {"completion_window": "2h"}}, "background_options"),
-    ({"max_tool_calls": 1}, "max_tool_calls"),
-    ({"truncation": "auto"}, "truncation"),
     ({"context_management": [{"type": "compaction", "compact_threshold": 2000}]}, "context_management"),
     ({"image": {"context_compression": "auto"}}, "image"),
     ({"access_programs": {"cyber": "standard"}}, "access_programs"),
@@ -319,52 +314,17 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ({"reasoning": {"context": "current_turn"}}, "reasoning.context"),
     ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
     ({"text": {"verbosity": "low"}}, "text.verbosity"),
-    ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
     ({"include": ["message.output_text.logprobs", "file_search_call.results"]}, "include[1]"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-    ({"tools": [{"type": "web_search_preview"}]}, "tools[0].type"),
     ({"tools": [{"type": "file_search", "vector_store_ids": ["v"]}]}, "tools[0].type"),
     ({"tools": [{"type": "code_interpreter", "container": {"type": "auto"}}]}, "tools[0].type"),
     ({"tools": [{"type": "image_generation"}]}, "tools[0].type"),
-    ({"tools": [{"type": "mcp", "server_label": "m", "server_url": "http://x"}]}, "tools[0].type"),
-    ({"tools": [{"type": "custom", "name": "c"}]}, "tools[0].type"),
-    (
-        {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}]},
-        "tools[0].type",
-    ),
-    ({"tools": [{"type": "local_shell"}]}, "tools[0].type"),
-    ({"tools": [{"type": "shell"}]}, "tools[0].type"),
-    ({"tools": [{"type": "apply_patch"}]}, "tools[0].type"),
     ({"tools": [{"type": "computer"}]}, "tools[0].type"),
-    ({"tools": [{"type": "tool_search"}]}, "tools[0].type"),
-    ({"tools": [FUNCTION, {**FUNCTION, "name": "b", "async": True}]}, "tools[1].async"),
-    ({"tools": [{**FUNCTION, "defer_loading": True}]}, "tools[0].defer_loading"),
+    ({"tools": [{"type": "tool_search"}]}, "tools[0].execution"),
     ({"tools": [{**FUNCTION, "allowed_callers": ["programmatic"]}]}, "tools[0].allowed_callers"),
-    ({"tools": [{**FUNCTION, "output_schema": {"type": "object"}}]}, "tools[0].output_schema"),
-    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
     ({"input": [{"type": "compaction_trigger"}]}, "input[0]"),
     (
-        {"input": [{"type": "custom_tool_call", "call_id": "c", "name": "n", "input": "x"}]},
-        "input[0]",
-    ),
-    (
-        {
-            "input": [
-                {
-                    "type": "function_call",
-                    "call_id": "c",
-                    "name": "n",
-                    "arguments": "{}",
-                    "namespace": "s",
-                },
-                {"type": "function_call_output", "call_id": "c", "output": "x"},
-            ]
-        },
-        "input[0].namespace",
-    ),
-    (
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]},
-        "input[0].content[0]",
+        "input[0].content[0].file_id",
     ),
     (
         {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}]},
@@ -382,6 +342,102 @@ def test_what_is_not_carried_out_is_refused_by_name(tmp_path: Path, body: dict[s
             error = await client.refuse(**{"input": "Hello.", **body})
             assert (error["code"], error["param"], error["type"]) == ("unsupported_parameter", param, INVALID)
             assert param in error["message"]
+
+    asyncio.run(story())
+
+
+#: What names something that is not there, or asks for tools that cannot be had: status, param, code.
+NOT_THERE: list[tuple[dict[str, Any], tuple[int, str | None, str | None]]] = [
+    ({"conversation": "conv_1"}, (404, None, None)),
+    ({"conversation": {"id": "conv_1"}}, (404, None, None)),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, (404, "input", None)),
+    (
+        {"input": [{"type": "custom_tool_call", "call_id": "c", "name": "n", "input": "x"}]},
+        (400, "input", None),
+    ),
+    ({"tools": [{**FUNCTION, "defer_loading": True}]}, (400, "tools[0].defer_loading", "invalid_value")),
+    (
+        {"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+        (400, "tool_choice.type", "invalid_value"),
+    ),
+    (
+        {"tools": [FUNCTION, {"type": "web_search"}], "tool_choice": {"type": "shell"}},
+        (400, "tool_choice", "invalid_value"),
+    ),
+    (
+        {"tools": [{"type": "mcp", "server_label": "m"}]},
+        (400, "tools[0].server_url", "missing_required_parameter"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "told"), NOT_THERE)
+def test_what_cannot_be_found_or_called_is_refused(
+    tmp_path: Path, body: dict[str, Any], told: tuple[int, str | None, str | None]
+) -> None:
+    """Responses API 2 and 6.2: unknown conversations and items, calls without output, tools out of reach."""
+
+    async def story() -> None:
+        async with serve(tmp_path) as client:
+            for more in ({}, {"stream": True}):
+                answer = await client.post({"input": "Hello.", **body, **more})
+                assert answer.status == told[0], answer.body
+                assert (answer.error["param"], answer.error["code"]) == told[1:]
+                assert answer.error["type"] == INVALID
+
+    asyncio.run(story())
+
+
+NAMESPACE = {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}
+#: Forms of the API that a chat model is told of in its own: what the response says of each beside its answer.
+SERVED: list[tuple[dict[str, Any], list[str]]] = [
+    ({"background": True}, []),
+    ({"max_tool_calls": 1}, []),
+    ({"truncation": "auto"}, []),
+    ({"include": ["reasoning.encrypted_content"]}, []),
+    ({"tools": [{"type": "web_search"}]}, ["tools_left_out"]),
+    ({"tools": [{"type": "web_search_preview"}]}, ["tools_left_out"]),
+    (
+        {"tools": [{"type": "mcp", "server_label": "m", "server_url": "http://127.0.0.1:9"}]},
+        ["mcp_listing_failed"],
+    ),
+    ({"tools": [{"type": "custom", "name": "c"}]}, []),
+    ({"tools": [NAMESPACE]}, []),
+    ({"tools": [{"type": "local_shell"}]}, []),
+    ({"tools": [{"type": "shell"}]}, []),
+    ({"tools": [{"type": "apply_patch"}]}, []),
+    ({"tools": [{"type": "tool_search", "execution": "client"}, {**FUNCTION, "defer_loading": True}]}, []),
+    ({"tools": [FUNCTION, {**FUNCTION, "name": "b", "async": True}]}, []),
+    ({"tools": [{**FUNCTION, "output_schema": {"type": "object"}}]}, []),
+    (
+        {
+            "input": [
+                {"type": "function_call", "call_id": "c", "name": "n", "arguments": "{}", "namespace": "s"},
+                {"type": "function_call_output", "call_id": "c", "output": "x"},
+            ]
+        },
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "warned"), SERVED)
+def test_what_is_carried_out_is_answered_and_says_what_it_could_not_offer(
+    tmp_path: Path, body: dict[str, Any], warned: list[str]
+) -> None:
+    """Responses API 2 and 5; ours: a merely offered tool that is out of reach is left out, with a warning."""
+
+    async def story() -> None:
+        async with serve(tmp_path) as client:
+            answer = await client.post({"input": "Hello.", **body})
+            assert answer.status == 200, answer.body
+            for name in set(body) & {"background", "max_tool_calls", "truncation"}:
+                assert answer.body[name] == body[name]
+            ended = find_terminal(await client.stream(**{"input": "Hello.", **body}))
+            assert ended["status"] == "completed"
+            for response in (ended,) if body.get("background") else (answer.body, ended):
+                found = response.get("antiphon", {}).get("warnings", [])
+                assert [warning["code"] for warning in found] == warned, found
 
     asyncio.run(story())
 

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.context import Profile
-from antiphon.engine import Alias, Catalog, Engine
+from antiphon.engine import Alias, Catalog, Engine, Services
 from antiphon.protocol.errors import RequestError
 from antiphon.protocol.requests import decode_create_request
 from antiphon.protocol.responses import Response
@@ -23,7 +23,7 @@ def build_engine(store: MemoryStore) -> Engine:
         "seeing": Alias(endpoint="scripted", model="scripted", profile=Profile(sees_images=True)),
         "blind": Alias(endpoint="scripted", model="scripted", profile=Profile(sees_images=False)),
     }
-    return Engine(catalog=Catalog({"scripted": ScriptedBackend()}, aliases), store=store)
+    return Engine(Services(catalog=Catalog({"scripted": ScriptedBackend()}, aliases), store=store))
 
 
 async def ask(engine: Engine, **body: Any) -> Response:

@@ -70,7 +70,9 @@ def test_a_called_name_is_fitted_and_the_conversation_goes_on(
     assert made["name"] == fitted
     warned = [warning["code"] for warning in odd.get("antiphon", {}).get("warnings", [])]
     assert warned == ([] if name == fitted else ["call_renamed"])
-    assert messages[1]["tool_calls"][0]["function"]["name"] == fitted
+    # Chat servers take 64 characters; what is longer is told by its beginning and a hash.
+    told = messages[1]["tool_calls"][0]["function"]["name"]
+    assert told == fitted if len(fitted) <= 64 else (len(told) == 64 and told.startswith(fitted[:50]))
     assert messages[2] == {"role": "tool", "tool_call_id": made["call_id"], "content": "done"}
 
 

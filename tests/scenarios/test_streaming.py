@@ -492,10 +492,10 @@ class HeldStore(MemoryStore):
         self.gate = asyncio.Event()
         self.waiting = asyncio.Event()
 
-    async def record(self, record: Record) -> None:
+    async def record(self, record: Record, *, conversation: str | None = None) -> None:
         self.waiting.set()
         await self.gate.wait()
-        await super().record(record)
+        await super().record(record, conversation=conversation)
 
 
 def test_a_stream_is_kept_alive_while_its_response_is_stored() -> None:

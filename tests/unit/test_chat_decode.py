@@ -16,9 +16,9 @@ from antiphon.backends import (
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
+    answer,
 )
-from antiphon.backends.chat_completions import answer
-from antiphon.backends.chat_completions.answer import AnswerReader
+from antiphon.backends.answer import AnswerReader
 from antiphon.backends.chat_completions.decode import ChatDecoder
 from antiphon.protocol.errors import (
     AntiphonError,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends import BackendEvent, CallDelta, Finished, ReasoningDelta, TextDelta
-from antiphon.backends.chat_completions.answer import AnswerReader
+from antiphon.backends.answer import AnswerReader
 from antiphon.backends.chat_completions.decode import ChatDecoder
 from antiphon.backends.chat_completions.parameters import LIST_ITEMS, STRING_CHARACTERS
 from antiphon.backends.chat_completions.schema_answers import SchemaReader, read_escape

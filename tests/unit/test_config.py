@@ -244,7 +244,9 @@ def test_variables_reach_every_kind_of_setting(tmp_path: Path) -> None:
         ("[profiles.p]\nthink_tags = 1", ["profiles.p.think_tags", "true or false, not 1"]),
         ("[keys.k]\nsha256 = 'abc'", ["keys.k.sha256", "64 hexadecimal", "sha256sum"]),
         ("[keys.k]\n", ["keys.k.sha256", "required"]),
-        (f"[keys.k]\nsha256 = '{DIGEST}'\nzero_retention = true", ["zero_retention", "not available yet"]),
+        (f"[keys.k]\nsha256 = '{DIGEST}'\nzero_retention = 1", ["keys.k.zero_retention", "true or false"]),
+        ("[seal]\nkeys_env = 'A_KEYS'", ["seal.keys_env", "A_KEYS is not set", "openssl rand -hex 32"]),
+        ("[seal]\nkeys_env = 'a'", ["seal.keys_env", "not the name of a variable"]),
         (f"[keys.a]\nsha256 = '{DIGEST}'\n[keys.b]\nsha256 = '{DIGEST}'", ["keys.b.sha256", "[keys.a]"]),
         ("[server]\nhost = '0.0.0.0'", ["server.host", "no keys", "[keys.NAME]", "127.0.0.1"]),
         ("[server]\nhost = 'box.example'", ["server.host", "no keys"]),
@@ -335,12 +337,11 @@ def test_one_problem_hides_no_other_of_the_same_section(tmp_path: Path) -> None:
         "server.host",
     ]
     with pytest.raises(ConfigError) as raised:
-        load(tmp_path, "[keys.k]\nzero_retention = true\n[keys.l]\nsha256 = 1\nzero_retention = true")
+        load(tmp_path, "[keys.k]\nzero_retention = true\n[keys.l]\nsha256 = 1\ntenant = 2")
     assert [problem.path for problem in raised.value.problems] == [
         "keys.k.sha256",
         "keys.l.sha256",
-        "keys.k.zero_retention",
-        "keys.l.zero_retention",
+        "keys.l.tenant",
     ]
 
 

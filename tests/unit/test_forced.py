@@ -9,6 +9,7 @@ import pytest
 from antiphon.backends import (
     Ask,
     BackendEvent,
+    BackendUsage,
     CallDelta,
     Failed,
     Finished,
@@ -43,13 +44,32 @@ class Player(ScriptedBackend):
             self.closed += 1
 
 
-def run(player: Player, forced_tool: str | None = None) -> tuple[list[BackendEvent], list[tuple[str, str]]]:
+class Steps:
+    """A response whose steps are counted."""
+
+    def __init__(self) -> None:
+        self.output: list[bytes] = []
+        self.outcome: object = None
+        self.ended: list[tuple[BackendUsage | None, bool, bool]] = []
+
+    def note_cut(self) -> None:
+        """Nothing is kept."""
+
+    def end_step(self, usage: BackendUsage | None, *, answered: bool, asks_again: bool = False) -> None:
+        self.ended.append((usage, answered, asks_again))
+
+
+def run(
+    player: Player, forced_tool: str | None = None, steps: Steps | None = None
+) -> tuple[list[BackendEvent], list[tuple[str, str]]]:
     """All events of a forced stream, and the warnings."""
     warnings: list[tuple[str, str]] = []
+    progress = steps or Steps()
 
     async def read() -> list[BackendEvent]:
         ask = Ask(model="m", profile=Profile(), tool_choice="required", forced_tool=forced_tool)
-        return [event async for batch in stream_forced(player, ask, warnings) for event in batch]
+        stream = stream_forced(player, ask, warnings, progress)
+        return [event async for batch in stream for event in batch]
 
     events = asyncio.run(read())
     assert player.closed == len(player.asks)
@@ -153,3 +173,21 @@ def test_a_second_call_of_another_tool_does_not_pass_a_named_choice() -> None:
     events = [Opened(), CALL, CallDelta(1, "b", "g", "{}"), STOP]
     passed, _ = run(Player(events), forced_tool="f")
     assert passed[:2] == [Opened(), CALL]
+
+
+def test_what_the_withheld_answer_cost_is_counted() -> None:
+    """Decided: `usage` counts the model calls that the request caused; the re-ask's prompt is not the window's."""
+    usage = BackendUsage(7, 3)
+    player = Player([Opened(), TextDelta("no"), Finished("stop", usage)], [Opened(), CALL, STOP])
+    steps = Steps()
+    _, warnings = run(player, steps=steps)
+    assert steps.ended == [(usage, False, True)]
+    assert "7 tokens in, 3 out" in warnings[0][1]
+
+
+def test_a_response_that_has_ended_is_not_asked_for_again() -> None:
+    """Ours: what failed meanwhile costs nothing more."""
+    steps = Steps()
+    steps.outcome = "failed"
+    player = Player([Opened(), TextDelta("no"), STOP])
+    assert run(player, steps=steps) == ([Opened()], [])

@@ -150,6 +150,12 @@ EXAMPLES: list[dict[str, Any]] = [
     {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
 ]
 CONTROLS: list[dict[str, Any]] = [
+    {
+        "type": "agent_message",
+        "author": "lead",
+        "recipient": "worker",
+        "content": [{"type": "input_text", "text": "hi"}],
+    },
     {"type": "compaction_trigger"},
     {"type": "item_reference", "id": "msg_1"},
 ]
@@ -263,10 +269,30 @@ def test_a_stored_item_of_an_unknown_type_is_kept() -> None:
     """Ours: the codec keeps what it does not know."""
     raw = b'{"type":"slug:thing","id":"x_1","a":1}'
     item = items.decode_stored_item(raw)
-    assert item == Item("slug:thing", raw, UnknownItem("slug:thing"))
+    assert item == Item("slug:thing", raw, UnknownItem("slug:thing", "x_1"))
+    assert items.decode_item(raw, "input[0]") == item
     assert items.normalise_item(item, "x_2") == b'{"id":"x_1","type":"slug:thing","a":1}'
     broken = items.decode_stored_item(b'{"type":"function_call"}')
     assert broken.value == UnknownItem("function_call")
+
+
+@pytest.mark.parametrize("item_id", [None, 7, "", "a" * 65, {}])
+def test_an_item_of_an_unknown_type_may_have_any_id(item_id: Any) -> None:
+    """Ours: only an id that an item could have is one under which it is found."""
+    assert decode({"type": "bogus", "id": item_id}).value == UnknownItem("bogus")
+
+
+def test_an_unknown_type_is_refused_where_nobody_knows_it() -> None:
+    """Spec: request-shape errors; the text lists the types that are known."""
+    items.check_known(decode({"role": "user", "content": "hi"}), "input[0]")
+    with pytest.raises(RequestError) as caught:
+        items.check_known(decode({"type": "bogus"}), "input[3]")
+    assert (caught.value.code, caught.value.param) == ("invalid_value", "input[3]")
+    assert caught.value.message == (
+        "Invalid value: 'bogus'. Supported values are: "
+        + ", ".join(f"'{name}'" for name in items.ITEM_TYPES[:-1])
+        + f", and '{items.ITEM_TYPES[-1]}'."
+    )
 
 
 ASSISTANT_PARTS = "'output_text' and 'refusal'"
@@ -292,14 +318,6 @@ ERRORS: list[tuple[Any, str, str, str]] = [
         "invalid_type",
         "input[0].type",
         "Invalid type for 'input[0].type': expected a string, but got an integer instead.",
-    ),
-    (
-        {"type": "bogus"},
-        "invalid_value",
-        "input[0]",
-        "Invalid value: 'bogus'. Supported values are: "
-        + ", ".join(f"'{name}'" for name in items.ITEM_TYPES[:-1])
-        + f", and '{items.ITEM_TYPES[-1]}'.",
     ),
     (
         {"role": "bogus", "content": "hi"},
@@ -490,6 +508,7 @@ def test_item_questions() -> None:
     assert items.get_call_id(shell) == "call_9"
     search = {"type": "tool_search_call", "arguments": {}, "call_id": "call_1"}
     assert items.is_call(decode({**search, "execution": "client"}))
+    assert items.is_call(decode(search))
     assert not items.is_call(decode({**search, "execution": "server"}))
     found = {"type": "tool_search_output", "tools": [], "call_id": "call_1"}
     assert items.is_call_output(decode({**found, "execution": "client"}))

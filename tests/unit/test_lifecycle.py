@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from antiphon.protocol.errors import LifecycleError
 from antiphon.protocol.events import EVENT_TYPES, OutputTextDelta, decode_event
 from antiphon.protocol.lifecycle import (
+    ANY_EVENT,
     ITEM_ADDED,
     ITEM_DONE,
     TABLE,
@@ -182,7 +183,7 @@ def test_a_refused_step_changes_nothing() -> None:
 def test_every_event_of_the_table_has_a_struct_and_nearly_every_struct_a_row() -> None:
     """Ours: the table and the events are one vocabulary."""
     named = {event for _, _, event in TABLE}
-    assert named - set(EVENT_TYPES) == {"response.reasoning.delta", "response.reasoning.done"}
+    assert named - set(EVENT_TYPES) == {"response.reasoning.delta", "response.reasoning.done", ANY_EVENT}
     assert set(EVENT_TYPES) - named == {"response.steer"}
 
 
@@ -356,3 +357,43 @@ def test_a_failed_response_may_list_its_finished_items_or_none() -> None:
 def test_no_stream_makes_the_checker_fail(events: list[dict[str, Any]]) -> None:
     """Ours: whatever a server sends, the answer is a list of faults."""
     assert all(isinstance(fault, str) for fault in check(events))
+
+
+# Items that nobody knows, and ways through the table.
+
+
+def test_inside_an_item_of_an_unknown_type_any_event_may_come() -> None:
+    """Promise 1: a newer server's items are handed on with whatever happens inside them."""
+    lifecycle = opened("unheard_of")
+    walk(lifecycle, ["response.unheard_of.begun", "response.output_text.delta"])
+    with pytest.raises(LifecycleError):
+        lifecycle.advance(ITEM_ADDED, 0, "unheard_of")
+    lifecycle.advance(ITEM_DONE, 0)
+    with pytest.raises(LifecycleError, match="no item is open"):
+        lifecycle.advance("response.unheard_of.begun", 0)
+
+
+@pytest.mark.parametrize("kind", ["message", "computer_call", "mcp_approval_request"])
+def test_inside_an_item_of_a_known_type_nothing_unknown_may_come(kind: str) -> None:
+    """Responses API, streaming: the sequences are what clients are built for."""
+    with pytest.raises(LifecycleError):
+        opened(kind).advance("response.unheard_of", 0)
+
+
+def test_the_way_to_an_event_is_the_shortest_lawful_one() -> None:
+    """Ours: what a server left out can be filled in, and a state is not changed by asking."""
+    lifecycle = opened()
+
+    def quiet(name: str) -> bool:
+        return not name.endswith(".delta")
+
+    assert lifecycle.find_way(ITEM_DONE, 0, quiet) == ()
+    assert lifecycle.find_way("response.output_text.delta", 0, quiet) == ("response.content_part.added",)
+    lifecycle.advance("response.content_part.added", 0)
+    way = lifecycle.find_way(ITEM_DONE, 0, quiet)
+    assert way == ("response.output_text.done", "response.content_part.done")
+    walk(lifecycle, [*way, ITEM_DONE])
+    assert lifecycle.find_way(ITEM_DONE, 0, quiet) is None
+    assert opened().find_way("response.unheard_of", 0, quiet) is None
+    assert opened("unheard_of").find_way("response.unheard_of", 0, quiet) == ()
+    assert opened("web_search_call").find_way(ITEM_DONE, 0, lambda name: False) is None

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from antiphon.backends.chat_completions.refusals import read_refusal
 from antiphon.backends.overflow import OVERFLOW_CODES, OVERFLOW_TEXTS, OverflowText, read_overflow
+from antiphon.backends.refusals import read_refusal
 from antiphon.protocol.errors import ContextOverflowError
 
 #: Numbers that the examples tell: source -> prompt, window.

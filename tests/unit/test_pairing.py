@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.protocol.errors import RequestError
 from antiphon.protocol.items import Item, decode_items
-from antiphon.sessions.pairing import check_pairing
+from antiphon.sessions.pairing import check_pairing, list_approvals
 
 
 def items(*members: dict[str, Any]) -> list[Item]:
@@ -88,6 +88,117 @@ def test_the_path_is_asked_too() -> None:
         check_pairing(items(call("a"), output("a")), is_earlier_call={"a"}.__contains__)
     with pytest.raises(RequestError, match="a has its output already"):
         check_pairing(items(output("a")), is_earlier_call={"a"}.__contains__)
+
+
+CUSTOM: dict[str, Any] = {"type": "custom_tool_call", "call_id": "a", "name": "c", "input": "x"}
+SHELL: dict[str, Any] = {"type": "shell_call", "call_id": "a", "action": {"commands": ["ls"]}}
+PATCH: dict[str, Any] = {
+    "type": "apply_patch_call",
+    "call_id": "a",
+    "status": "completed",
+    "operation": {"type": "delete_file", "path": "x"},
+}
+SEARCH: dict[str, Any] = {"type": "tool_search_call", "call_id": "a", "execution": "client", "arguments": {}}
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ([CUSTOM], "No tool output found for custom tool call a."),
+        ([SHELL], "No tool output found for shell call a."),
+        ([PATCH], "No tool output found for apply patch call a."),
+        ([SEARCH], "No tool output found for tool search call a."),
+        (
+            [{"type": "custom_tool_call_output", "call_id": "a", "output": "x"}],
+            "No tool call found for custom tool call output with call_id a.",
+        ),
+        (
+            [{"type": "shell_call_output", "call_id": "a", "output": []}],
+            "No tool call found for shell call output with call_id a.",
+        ),
+    ],
+)
+def test_each_kind_of_call_is_told_by_its_name(members: list[dict[str, Any]], message: str) -> None:
+    """Responses API 6.3: the text has variants for custom and shell calls."""
+    with pytest.raises(RequestError) as caught:
+        check_pairing(items(*members))
+    assert (caught.value.message, caught.value.param) == (message, "input")
+
+
+def test_an_open_call_of_the_path_is_told_by_its_kind_where_that_is_known() -> None:
+    """Ours: a path keeps ids; what is no function's call can be named beside them."""
+    with pytest.raises(RequestError, match="No tool output found for shell call a"):
+        check_pairing([], open_calls={"a"}, call_types={"a": "shell_call"})
+
+
+def test_a_search_that_a_server_ran_needs_no_output() -> None:
+    """Spec: tool_search_call with execution server is answered by the server."""
+    check_pairing(items({**SEARCH, "execution": "server"}))
+
+
+LATER = {**call("a"), "async": True}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [LATER],
+        [LATER, TEXT],
+        [LATER, output("a")],
+        [LATER, output("a"), output("a")],
+        [{**CUSTOM, "async": True}, TEXT],
+    ],
+)
+def test_an_async_call_is_answered_late_or_twice_or_never(members: list[dict[str, Any]]) -> None:
+    """Responses API 2.4, measured live."""
+    check_pairing(items(*members))
+
+
+def test_an_earlier_async_call_may_be_answered_again() -> None:
+    """Responses API 2.4: in successive requests, too; an unknown call id is still refused."""
+    for members in ([], [output("a")], [output("a"), TEXT, output("a")]):
+        check_pairing(items(*members), async_calls={"a"}, is_earlier_call={"a"}.__contains__)
+        check_pairing(items(*members), open_calls={"a"}, async_calls={"a"})
+    with pytest.raises(RequestError, match="No tool call found"):
+        check_pairing(items(output("b")), async_calls={"a"})
+    with pytest.raises(RequestError, match="Duplicate call"):
+        check_pairing(items(call("a")), async_calls={"a"}, is_earlier_call={"a"}.__contains__)
+
+
+ASKED: dict[str, Any] = {
+    "type": "mcp_approval_request",
+    "id": "mcpr_1",
+    "server_label": "s",
+    "name": "t",
+    "arguments": "{}",
+}
+ANSWER: dict[str, Any] = {
+    "type": "mcp_approval_response",
+    "approval_request_id": "mcpr_1",
+    "approve": True,
+}
+
+
+def test_an_approval_needs_its_request_and_comes_once() -> None:
+    """Ours, by analogy with calls and outputs."""
+    check_pairing(items(ASKED))
+    check_pairing(items(ASKED, ANSWER))
+    check_pairing(items(ANSWER), approvals={"mcpr_1": False})
+    with pytest.raises(RequestError) as caught:
+        check_pairing(items(ANSWER))
+    assert (caught.value.param, caught.value.message) == (
+        "input",
+        "No approval request found for MCP approval response with approval_request_id mcpr_1.",
+    )
+    for members, approvals in (([ASKED, ANSWER, ANSWER], None), ([ANSWER], {"mcpr_1": True})):
+        with pytest.raises(RequestError, match="mcpr_1 has its response already"):
+            check_pairing(items(*members), approvals=approvals)
+
+
+def test_the_approvals_of_a_path_are_listed() -> None:
+    """Ours."""
+    other = {**ASKED, "id": "mcpr_2"}
+    assert list_approvals(items(TEXT, ASKED, other, ANSWER)) == {"mcpr_1": True, "mcpr_2": False}
 
 
 MEMBERS = st.sampled_from([TEXT, *[make(name) for make in (call, output) for name in "abc"]])

@@ -460,12 +460,6 @@ ERRORS: list[tuple[Any, str | None, str | None, str]] = [
         "antiphon.marks.call_1",
         "Invalid value: 'gone'. Supported values are: 'uneventful', 'superseded', and 'keep'.",
     ),
-    (
-        {"model": "m", "input": [{"role": "user", "content": "hi"}, {"type": "bogus_call"}]},
-        "invalid_value",
-        "input[1]",
-        "",
-    ),
 ]
 
 

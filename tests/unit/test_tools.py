@@ -197,6 +197,12 @@ TOOL_ERRORS: list[tuple[list[Any], str, str, str]] = [
         "Duplicate tool name: 'f'. Tool names must be unique.",
     ),
     (
+        [{"type": "mcp", "server_label": "s"}, {"type": "mcp", "server_label": "s"}],
+        "invalid_value",
+        "tools[1].server_label",
+        "Duplicate MCP server_label: 's'. Give every MCP server its own.",
+    ),
+    (
         [{**FUNCTION, "parameters": {"type": "array"}}],
         "invalid_function_parameters",
         "tools[0].parameters",

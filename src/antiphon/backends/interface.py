@@ -5,7 +5,7 @@ a refusal before that is raised as a `BackendError`. After `Opened`, failure is 
 event is always `Finished` or `Failed`, exactly one of them. Closing the iterator cancels upstream.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -14,7 +14,7 @@ import msgspec
 from antiphon.context import Profile
 from antiphon.protocol.errors import AntiphonError
 from antiphon.protocol.items import Item
-from antiphon.protocol.requests import TextFormat
+from antiphon.protocol.requests import CreateRequest, TextFormat
 from antiphon.protocol.tools import FunctionTool
 
 #: A path on which no call waits for its output.
@@ -65,6 +65,34 @@ class CallDelta(msgspec.Struct, gc=False):
     arguments: str
 
 
+class ItemOpened(msgspec.Struct):
+    """An output item begins that is handed on as it is; `item` is its JSON as `output_item.added` shows it.
+
+    `index` tells the open items of a stream apart. An item without an id gets one of ours.
+    """
+
+    index: int
+    item: bytes
+
+
+class ItemEvent(msgspec.Struct):
+    """An event inside such an item: its name, and its fields but for type, numbers, item id and output index.
+
+    Field values are builtins or `msgspec.Raw`. What the API's event has and `fields` lacks is an error of ours.
+    """
+
+    index: int
+    name: str
+    fields: dict[str, Any] = {}
+
+
+class ItemClosed(msgspec.Struct):
+    """Such an item is done; `item` is its whole JSON."""
+
+    index: int
+    item: bytes
+
+
 class Finished(msgspec.Struct, gc=False):
     """The generation ended by itself."""
 
@@ -78,7 +106,18 @@ class Failed(msgspec.Struct):
     error: AntiphonError
 
 
-BackendEvent: TypeAlias = Opened | TextDelta | ReasoningDelta | RefusalDelta | CallDelta | Finished | Failed
+BackendEvent: TypeAlias = (
+    Opened
+    | TextDelta
+    | ReasoningDelta
+    | RefusalDelta
+    | CallDelta
+    | ItemOpened
+    | ItemEvent
+    | ItemClosed
+    | Finished
+    | Failed
+)
 
 
 class Segment(msgspec.Struct, gc=False):
@@ -100,6 +139,17 @@ class ModelFacts(msgspec.Struct, frozen=True):
     profile: Profile
     created: int = 0
     owned_by: str = ""
+
+
+class Relayed(msgspec.Struct):
+    """A server's answer to a request that was handed on: the head, and the body's bytes as they arrive.
+
+    Closing `chunks` cancels upstream; reading them to the end keeps the connection.
+    """
+
+    status: int
+    headers: dict[str, str]
+    chunks: AsyncGenerator[bytes, None]
 
 
 class Ask(msgspec.Struct, kw_only=True):
@@ -126,12 +176,16 @@ class Ask(msgspec.Struct, kw_only=True):
     verbosity: str | None = None
     effort: str | None = None
     hints: dict[str, Any] = {}
+    #: The whole request, for a dialect that speaks Responses itself and can say all of it.
+    request: CreateRequest | None = None
 
 
 class Backend(Protocol):
     """The seam to a model server. One object per endpoint."""
 
     name: str
+    #: Whether the server speaks Responses itself: tools, items and settings go to it as they came.
+    speaks_responses: bool
 
     def transcribe(
         self,
@@ -140,10 +194,12 @@ class Backend(Protocol):
         *,
         at_start: bool,
         open_calls: Mapping[str, str] = NO_CALLS,
+        async_calls: Collection[str] = (),
     ) -> Segment:
         """Pure: items to this dialect's transcript bytes. `at_start`: nothing of the path precedes them.
 
         `open_calls`: the calls of the path that these items answer, id -> function name, in their order.
+        `async_calls`: the calls of the path whose results may come late; each has a stand-in where it was made.
         """
         ...
 
@@ -164,6 +220,14 @@ class Backend(Protocol):
 
     async def count_tokens(self, ask: Ask) -> int | None:
         """The exact number of prompt tokens, where the server counts; else None."""
+        ...
+
+    async def relay(self, path: str, body: bytes) -> Relayed:
+        """Hand a request of another API on as it is (`/chat/completions`); the model is named in it already.
+
+        Raises `BackendError` when the server cannot be reached, and `RequestError` when this backend has no such
+        API. What the server answers, errors too, is given back as it came.
+        """
         ...
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ PROFILES: dict[str, Profile] = {
             efforts=("low", "medium", "high"),
             refuses_large_limits=True,
         ),
-        Profile(name="ollama", tool_choice="ignored", reasoning_field="reasoning"),
+        Profile(name="ollama", tool_choice="ignored", reasoning_field="reasoning", truncates_silently=True),
         Profile(name="lm-studio", tool_choice="required", json_object="schema"),
         Profile(
             name="openai",

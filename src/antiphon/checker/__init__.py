@@ -8,9 +8,11 @@ from antiphon.checker.report import (
     Recall,
     Report,
     Result,
+    find_wide_areas,
     render_area,
     render_json,
     render_junit,
+    render_passes,
     render_result,
     render_summary,
 )
@@ -19,12 +21,16 @@ from antiphon.checker.restart_command import run_restart_command
 from antiphon.checker.runner import PROBE_TIMEOUT_S, CheckOptions, run_check
 from antiphon.checker.script import read_script
 from antiphon.checker.subject import CHAIN_ROUNDS, WINDOW_TOKENS
+from antiphon.checker.surface import KINDS, OURS, SURFACE, group_subjects
 from antiphon.checker.verdicts import Outcome, Verdict
 
 __all__ = [
     "CHAIN_ROUNDS",
+    "KINDS",
     "MANIFEST",
+    "OURS",
     "PROBE_TIMEOUT_S",
+    "SURFACE",
     "WINDOW_TOKENS",
     "CheckOptions",
     "Outcome",
@@ -33,10 +39,13 @@ __all__ = [
     "Requirement",
     "Result",
     "Verdict",
+    "find_wide_areas",
+    "group_subjects",
     "read_script",
     "render_area",
     "render_json",
     "render_junit",
+    "render_passes",
     "render_result",
     "render_summary",
     "run_check",

@@ -62,7 +62,7 @@ class Refusal(msgspec.Struct, frozen=True):
     @property
     def is_clients_fault(self) -> bool:
         """The server says that it will not do this, not that it cannot right now."""
-        return self.status in (400, 404, 405, 409, 410, 422, 501)
+        return self.status in (400, 404, 405, 409, 410, 422, 426, 501)
 
     @property
     def is_overflow(self) -> bool:

@@ -5,6 +5,8 @@ server reaches a terminal or an XML file unprinted characters included.
 """
 
 import textwrap
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -13,6 +15,12 @@ import msgspec
 from antiphon.checker.answers import tidy
 from antiphon.checker.verdicts import Outcome, Verdict
 
+#: Requirements that a note names.
+MAX_NAMES = 4
+#: An area of which more requirements than this were tried does not list those that are kept.
+LISTED_REQUIREMENTS = 5
+#: But for these, whose evidence is what people come for.
+TOLD_AREAS = frozenset({"state", "stream", "isolation", "restart"})
 _WIDTH = 100
 _INDENT = " " * 9
 _LABELS = {Verdict.PASS: "pass", Verdict.FAIL: "FAIL", Verdict.UNKNOWN: "unknown"}
@@ -108,6 +116,17 @@ def render_result(result: Result) -> str:
     return f"{_LABELS[result.verdict]:<8} {result.id:<34} {result.duration_s:6.1f} s\n{explained}"
 
 
+def render_passes(area: str, passed: int, total: int) -> str:
+    """One line for the kept requirements of a wide area."""
+    return f"{_LABELS[Verdict.PASS]:<8} {passed} of {total} in {area}"
+
+
+def find_wide_areas(areas: Iterable[str]) -> set[str]:
+    """The areas with so many requirements that those kept are summed up; `areas` has one for each requirement."""
+    counted = Counter(areas)
+    return {area for area in counted if counted[area] > LISTED_REQUIREMENTS and area not in TOLD_AREAS}
+
+
 def render_area(area: str) -> str:
     """The heading over the requirements of an area."""
     return f"-- {area} {'-' * (_WIDTH - len(area) - 4)}"
@@ -118,7 +137,7 @@ def render_summary(report: Report) -> str:
     counts = report.counts
     lines = [f"note: {note}" for note in report.notes]
     lines += [
-        f"note: {option} was not given or not enough, so these are undecided: {', '.join(names)}"
+        f"note: {option} was not given or not enough, so these are undecided: {_shorten(names)}"
         for option, names in _list_needs(report).items()
     ]
     if report.recall is not None:
@@ -131,6 +150,12 @@ def render_summary(report: Report) -> str:
     if len({result.area for result in report.results}) > 1:
         lines.append(f"{report.answers} requests were answered")
     return "\n".join(lines)
+
+
+def _shorten(names: list[str]) -> str:
+    if len(names) <= MAX_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[:MAX_NAMES])} and {len(names) - MAX_NAMES} more"
 
 
 def _list_needs(report: Report) -> dict[str, list[str]]:

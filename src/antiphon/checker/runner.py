@@ -17,7 +17,7 @@ from antiphon.checker.report import Recall, Report, Result, clean_outcome, clean
 from antiphon.checker.requirements import MANIFEST, Requirement
 from antiphon.checker.requirements.speaking import GREETING
 from antiphon.checker.subject import CHAIN_ROUNDS, WINDOW_TOKENS, Subject, UndecidedError, user
-from antiphon.checker.verdicts import Outcome, undecided
+from antiphon.checker.verdicts import Outcome, Verdict, undecided
 from antiphon.client import NetworkTransport, Transport, resolve_responses_url
 
 #: Where an application in this process has its routes.
@@ -32,7 +32,7 @@ class CheckOptions(msgspec.Struct, frozen=True):
     """How a run is made. `seed` decides every random word and id.
 
     `second_key` is a key of another tenant, `restart` restarts the server, `recall_words` is how many words
-    are planted to measure the model's recall.
+    are planted to measure the model's recall, `mcp_url` is an MCP server that the server can reach.
     """
 
     requirements: Sequence[Requirement] = MANIFEST
@@ -44,6 +44,7 @@ class CheckOptions(msgspec.Struct, frozen=True):
     second_key: str | None = None
     restart: Callable[[], Awaitable[None]] | None = None
     recall_words: int = 0
+    mcp_url: str | None = None
 
 
 async def run_check(
@@ -82,6 +83,7 @@ def _make_subject(transport: Transport, prefix: str, model: str | None, options:
         timeout_s=options.timeout_s,
         second_key=options.second_key,
         restart=options.restart,
+        mcp_url=options.mcp_url,
     )
 
 
@@ -160,7 +162,7 @@ async def _bound(work: Awaitable[Found], timeout_s: float) -> Found | Outcome:
     except TimeoutError:
         return undecided(f"not finished in {timeout_s:g} s")
     except UndecidedError as reason:
-        return undecided(str(reason))
+        return Outcome(Verdict.UNKNOWN, str(reason), needs=reason.needs)
     except Exception as error:  # noqa: BLE001 - one broken probe must not take the others with it
         return undecided(f"the probe broke: {type(error).__name__}: {error}")
 

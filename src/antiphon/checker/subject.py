@@ -9,6 +9,7 @@ import copy
 import math
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -51,7 +52,11 @@ _CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 
 
 class UndecidedError(Exception):
-    """The probe cannot decide; the text says why."""
+    """The probe cannot decide; the text says why, `needs` what is not there, where that is no fault."""
+
+    def __init__(self, reason: str, needs: str | None = None) -> None:
+        super().__init__(reason)
+        self.needs = needs
 
 
 class UnableError(UndecidedError):
@@ -64,6 +69,40 @@ class UnableError(UndecidedError):
 
 class NoStreamError(UndecidedError):
     """A request with stream:true was answered without a stream."""
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """The answer to one HTTP request, whatever it is. Header names are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        """The decoded JSON; None where it is none."""
+        return decode_json(self.raw)
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The decoded JSON object; empty where it is none."""
+        body = self.body
+        return body if isinstance(body, dict) else {}
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """The refusal, where it is one."""
+        return read_refusal(self.status, self.raw) if self.status >= 300 else None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its body is a stream of events."""
+        return "text/event-stream" in self.headers.get("content-type", "")
+
+    @property
+    def recording(self) -> Recording:
+        """Its events; raises `UndecidedError` where they cannot be read."""
+        return _decode(self.raw)
 
 
 class Tally(msgspec.Struct):
@@ -88,8 +127,11 @@ class Subject:
         timeout_s: float = math.inf,
         second_key: str | None = None,
         restart: Callable[[], Awaitable[None]] | None = None,
+        mcp_url: str | None = None,
     ) -> None:
         self.model = model
+        #: An MCP server that the server under check can reach.
+        self.mcp_url = mcp_url
         self.rounds = rounds
         #: A history is grown no further than this.
         self.window_tokens = window_tokens
@@ -106,6 +148,7 @@ class Subject:
         self._second_key = second_key
         self._restart = restart
         self._recordings: dict[str, Recording | UndecidedError] = {}
+        self._tried: dict[str, Recording | Refusal | UndecidedError] = {}
         self._seed = seed
         self._random = random.Random(seed)
 
@@ -177,6 +220,61 @@ class Subject:
     async def record_refusal(self, **fields: Any) -> Recording | Refusal:
         """What a streaming request that the server should refuse is answered with."""
         return await self._post_recorded(self._leave_out({**_BRIEF, **fields, "stream": True}))
+
+    async def try_record(self, name: str, **fields: Any) -> Recording | Refusal:
+        """The events of a streamed answer to these fields, or how they are refused; asked once under each name.
+
+        A response that failed is a recording. Raises `NoStreamError` where the answer is no stream.
+        """
+        if name not in self._tried:
+            body = {"model": self.model, "max_output_tokens": OUTPUT_TOKENS, **fields, "stream": True}
+            try:
+                self._tried[name] = await self._post_without_refused(body, self._post_recorded)
+            except UndecidedError as reason:
+                self._tried[name] = reason
+        found = self._tried[name]
+        if isinstance(found, UndecidedError):
+            raise found
+        return found
+
+    def list_recordings(self) -> list[Recording]:
+        """Every stream that was recorded so far."""
+        found = [*self._recordings.values(), *self._tried.values()]
+        return [one for one in found if isinstance(one, Recording)]
+
+    def make_body(self, **fields: Any) -> dict[str, Any]:
+        """A request whose answer does not matter: the model, a small budget, these fields."""
+        return self._leave_out({"model": self.model, **_BRIEF, **fields})
+
+    async def fetch(
+        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
+    ) -> Fetched:
+        """One HTTP exchange under the API's prefix; bytes are sent as they are, everything else as JSON."""
+        raw = body if isinstance(body, bytes) or body is None else msgspec.json.encode(body)
+        return await self._fetch(method, self._prefix + path, raw, headers or {})
+
+    async def fetch_root(self, method: str, path: str) -> Fetched:
+        """One HTTP exchange outside the API's prefix."""
+        return await self._fetch(method, self._prefix.removesuffix("/v1") + path, None, {})
+
+    async def fetch_head(self, path: str, body: Any, events: int) -> Recording:
+        """The first events of a stream, which is then left; raises `UndecidedError` where there is no stream."""
+        headers = self._make_headers(has_body=True)
+        try:
+            reply = await self._send("POST", self._prefix + path, headers, msgspec.json.encode(body))
+            try:
+                raw = b""
+                if reply.status == 200 and "text/event-stream" in reply.headers.get("content-type", ""):
+                    async with aclosing(reply.chunks()) as chunks:
+                        async for chunk in chunks:
+                            raw += chunk
+                            if raw.count(b"\n\n") >= events:
+                                break
+            finally:
+                await reply.close()
+        except (ConnectionFailedError, ClientError) as error:
+            raise UndecidedError(f"POST {path}: {tidy(error)}") from error
+        return _decode(raw)
 
     @property
     def other(self) -> "Subject | None":
@@ -298,18 +396,26 @@ class Subject:
 
     async def _exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str, bytes]:
         """One HTTP exchange: status, content type, the whole body."""
+        found = await self._fetch(method, self._prefix + path, body, {})
+        return found.status, found.headers.get("content-type", ""), found.raw
+
+    def _make_headers(self, *, has_body: bool) -> dict[str, str]:
         headers = {"accept": "application/json, text/event-stream"}
-        if body is not None:
+        if has_body:
             headers["content-type"] = "application/json"
         if self._api_key:
             headers["authorization"] = f"Bearer {self._api_key}"
+        return headers
+
+    async def _fetch(self, method: str, path: str, body: bytes | None, extra: dict[str, str]) -> Fetched:
+        headers = {**self._make_headers(has_body=body is not None), **extra}
         try:
-            reply = await self._send(method, self._prefix + path, headers, body)
+            reply = await self._send(method, path, headers, body)
             try:
                 raw = await reply.read()
                 if method == "POST" and reply.status == 200:
                     self.tally.answers += 1
-                return reply.status, reply.headers.get("content-type", ""), raw
+                return Fetched(reply.status, dict(reply.headers), raw)
             finally:
                 await reply.close()
         except (ConnectionFailedError, ClientError) as error:

@@ -41,6 +41,9 @@ COMMANDS = {
     "models": CommandPlace(
         "antiphon.cli.models", "models", "List, download, verify or remove embedded models."
     ),
+    "keys": CommandPlace(
+        "antiphon.cli.keys", "keys", "List or rotate the keys that seal what clients carry."
+    ),
     "config": CommandPlace("antiphon.cli.config", "config", "Show or check the configuration."),
     "completion": CommandPlace("antiphon.cli.completion", "completion", "Print the completion of a shell."),
 }

@@ -6,6 +6,7 @@ undecided (or wrong use).
 
 import asyncio
 import secrets
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +81,7 @@ broken; 2 none is broken and at least one undecided, or wrong use; 130 interrupt
     show_default=True,
     help="Plant N random names and count how many the model brings back.",
 )
+@click.option("--mcp-url", metavar="URL", help="An MCP server that the server can reach, with a tool `say`.")
 @click.option("--print-script", is_flag=True, help="Print a check that needs only sh and Python; then stop.")
 def check(
     url: str | None,
@@ -96,6 +98,7 @@ def check(
     rounds: int,
     window_tokens: int,
     recall_words: int,
+    mcp_url: str | None,
     print_script: bool,
 ) -> int:
     """Check the Responses server at URL: a host, a base or a full /responses URL."""
@@ -124,6 +127,7 @@ def check(
         second_key=second_key.reveal() if second_key is not None else None,
         restart=partial(run_restart_command, restart_command) if restart_command else None,
         recall_words=recall_words,
+        mcp_url=mcp_url,
     )
     report = run(url, model, options, quiet=as_json)
     if junit is not None:
@@ -138,8 +142,9 @@ def choose_requirements(only: tuple[str, ...]) -> "list[Requirement]":
     try:
         return select_requirements(only)
     except KeyError as error:
-        known = ", ".join(requirement.id for requirement in select_requirements())
-        raise click.UsageError(f"There is no requirement or area {error.args[0]!r}. Known: {known}") from None
+        areas = ", ".join(dict.fromkeys(requirement.area for requirement in select_requirements()))
+        told = f"There is no requirement or area {error.args[0]!r}. Areas: {areas}. --list names all requirements."
+        raise click.UsageError(told) from None
 
 
 def list_requirements(requirements: "list[Requirement]") -> None:
@@ -156,17 +161,36 @@ def list_requirements(requirements: "list[Requirement]") -> None:
 
 def run(url: str, model: str | None, options: "CheckOptions", *, quiet: bool) -> "Report":
     """Run the check and print it: each result as it comes, by areas, or the whole as JSON."""
-    from antiphon.checker import Result, render_area, render_json, render_result, render_summary, run_check
+    from antiphon.checker import (
+        Result,
+        Verdict,
+        find_wide_areas,
+        render_area,
+        render_json,
+        render_passes,
+        render_result,
+        render_summary,
+        run_check,
+    )
     from antiphon.client import AddressError
 
     shown: list[str] = []
-    several = len({requirement.area for requirement in options.requirements}) > 1
+    areas = [requirement.area for requirement in options.requirements]
+    several, wide = len(set(areas)) > 1, find_wide_areas(areas)
+    tried: Counter[tuple[str, bool]] = Counter()
 
     def show(result: Result) -> None:
         if several and result.area not in shown:
             shown.append(result.area)
             click.echo(render_area(result.area))
-        click.echo(render_result(result))
+        is_kept = result.verdict is Verdict.PASS
+        tried[result.area, is_kept] += 1
+        # What was not asked for stands in the notes at the end.
+        if result.area not in wide or not (is_kept or result.needs):
+            click.echo(render_result(result))
+        total = areas.count(result.area)
+        if result.area in wide and tried[result.area, True] + tried[result.area, False] == total:
+            click.echo(render_passes(result.area, tried[result.area, True], total))
 
     try:
         report = asyncio.run(run_check(url, model, options, None if quiet else show))

@@ -32,6 +32,8 @@ SERVICE_VARIABLES = re.compile(
     r"\w+_SERVICE_(HOST|PORT(_\w+)?)|\w+_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
 )
 SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://.+")
+#: Settings whose value is the name of a variable.
+VARIABLE_FIELDS = frozenset({"key_env", "keys_env"})
 
 #: The options of `antiphon serve` that set a value, for the origin of it.
 FLAGS = {
@@ -147,7 +149,7 @@ class Loader:
 
     def _is_another_s(self, variable: str, text: str) -> bool:
         """Whether a variable without `__` has a use of its own."""
-        if any(path[-1] == "key_env" and value.raw == variable for path, value in self.values.items()):
+        if any(path[-1] in VARIABLE_FIELDS and value.raw == variable for path, value in self.values.items()):
             return True
         if variable.endswith("_PORT") and SERVICE_ADDRESS.fullmatch(text):
             return True

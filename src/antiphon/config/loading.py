@@ -23,17 +23,21 @@ from antiphon.config.settings import (
     EndpointSettings,
     KeySettings,
     ModelSettings,
+    SealSettings,
+    SearchSettings,
     Secret,
 )
 
 FILE_NAME = "antiphon.toml"
-#: The dialect that an endpoint's setting belongs to; the others belong to all.
+#: The dialects that speak to a server.
+_SERVER_DIALECTS = ("chat_completions", "responses")
+#: The dialects that an endpoint's setting belongs to; the others belong to all.
 _FIELD_DIALECTS = {
-    "url": "chat_completions",
-    "key_env": "chat_completions",
-    "model": "local",
-    "model_file": "local",
-    "script": "scripted",
+    "url": _SERVER_DIALECTS,
+    "key_env": _SERVER_DIALECTS,
+    "model": ("local",),
+    "model_file": ("local",),
+    "script": ("scripted",),
 }
 
 
@@ -86,6 +90,9 @@ def load_config(
     _check_distinct_keys(loader, keys)
     server = _finish_server(loader, sections["server"], folders, bool(loader.names["keys"]))
     local = _finish_local(loader, sections["local"], folders)
+    seal = _finish_seal(loader, sections["seal"], environ)
+    search = _finish_search(loader, sections["search"], environ)
+    mcp, fetch = _finish_hosts(sections["mcp"]), _finish_hosts(sections["fetch"])
     if loader.problems:
         raise ConfigError(loader.problems)
     return Config(
@@ -93,6 +100,10 @@ def load_config(
         store=sections["store"],
         limits=sections["limits"],
         local=local,
+        seal=seal,
+        search=search,
+        mcp=mcp,
+        fetch=fetch,
         endpoints=endpoints,
         models=models,
         profiles=named["profiles"],
@@ -165,18 +176,67 @@ def _finish_local(loader: Loader, local: Any, folders: UserFolders) -> Any:
     return msgspec.structs.replace(local, cache=str(folder / Path(local.cache).expanduser()))
 
 
+def _finish_seal(loader: Loader, seal: SealSettings, environ: Mapping[str, str]) -> SealSettings:
+    file = seal.file
+    if file:
+        file = str(loader.values["seal", "file"].folder / Path(file).expanduser())
+    name, place = seal.keys_env, ("seal", "keys_env")
+    if not name:
+        return msgspec.structs.replace(seal, file=file)
+    if file:
+        _fail_field(
+            loader, place, "The keys come from a variable or a file, not both.", "Remove one of them."
+        )
+    held = read_secret(name, environ)
+    texts = re.split(r"[\s,]+", held.reveal().lower().strip(", ")) if held is not None else []
+    make_one = "Make a key with: openssl rand -hex 32"
+    if held is None:
+        # What stands here may be a key itself, so only what can be nothing but a name is repeated.
+        what = f"The variable {name} is not set." if re.fullmatch(r"[A-Z][A-Z0-9_]*", name) else ""
+        problem = what or "It is not the name of a variable that is set."
+        _fail_field(loader, place, problem, f"Put the keys into a variable, and its name here. {make_one}")
+    elif not all(re.fullmatch(r"[0-9a-f]{64}", text) for text in texts):
+        problem = "The variable holds something that is not 64 hexadecimal digits."
+        _fail_field(loader, place, problem, f"Separate keys by commas. {make_one}")
+    elif len(set(texts)) < len(texts):
+        _fail_field(loader, place, "The variable holds the same key twice.", "Remove one of them.")
+    return msgspec.structs.replace(seal, file=file, keys=tuple(Secret(text) for text in texts))
+
+
+def _finish_search(loader: Loader, search: SearchSettings, environ: Mapping[str, str]) -> SearchSettings:
+    key = _read_key(loader, ("search", "key_env"), search.key_env, environ)
+    if search.url and not _is_plain_url(search.url):
+        problem = "This must be an http(s) URL without name, password, query or fragment."
+        _fail_field(loader, ("search", "url"), problem, "Give an address like http://localhost:8888.")
+    return msgspec.structs.replace(search, url=search.url.rstrip("/"), key=key)
+
+
+def _is_plain_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return usable and parts.username is None and not parts.query and not parts.fragment
+
+
+def _finish_hosts(section: Any) -> Any:
+    """Host names know no case."""
+    return msgspec.structs.replace(section, hosts=tuple(host.strip().lower() for host in section.hosts))
+
+
 def _finish_endpoint(
     loader: Loader, endpoint: EndpointSettings, environ: Mapping[str, str], profiles: Mapping[str, Any]
 ) -> EndpointSettings:
     place = ("endpoints", endpoint.name)
-    key = _read_key(loader, endpoint, environ)
+    key = _read_key(loader, (*place, "key_env"), endpoint.key_env, environ)
     _check_reference(loader, (*place, "profile"), endpoint.profile, profiles)
     url = endpoint.url
     if loader.has_failed((*place, "dialect")):
         # What it needs is not known.
         return endpoint
     _check_foreign_fields(loader, place, endpoint)
-    if endpoint.dialect != "chat_completions":
+    if endpoint.dialect not in _SERVER_DIALECTS:
         pass
     elif not url:
         remedy = "Set it to the model server, for example http://localhost:11434."
@@ -200,14 +260,14 @@ def _finish_endpoint(
 
 def _check_foreign_fields(loader: Loader, place: tuple[str, ...], endpoint: EndpointSettings) -> None:
     """What only an endpoint of another dialect can have."""
-    for field, dialect in _FIELD_DIALECTS.items():
-        if not getattr(endpoint, field) or dialect == endpoint.dialect:
+    for field, dialects in _FIELD_DIALECTS.items():
+        if not getattr(endpoint, field) or endpoint.dialect in dialects:
             continue
-        if dialect == "chat_completions":
+        if dialects is _SERVER_DIALECTS:
             problem = f"A {endpoint.dialect} endpoint has no server."
         else:
-            problem = f"Only a {dialect} endpoint has this."
-        remedy = f"Remove it, or set dialect = {render_value(dialect)}."
+            problem = f"Only a {dialects[0]} endpoint has this."
+        remedy = f"Remove it, or set dialect = {render_value(dialects[0])}."
         if field == "model":
             remedy += " The name of a model at a server stands in [models.ALIAS]."
         _fail_field(loader, (*place, field), problem, remedy)
@@ -216,11 +276,10 @@ def _check_foreign_fields(loader: Loader, place: tuple[str, ...], endpoint: Endp
         _fail_field(loader, (*place, "model_file"), problem, "Remove this, or model.")
 
 
-def _read_key(loader: Loader, endpoint: EndpointSettings, environ: Mapping[str, str]) -> Secret | None:
-    name = endpoint.key_env
+def _read_key(loader: Loader, path: tuple[str, ...], name: str, environ: Mapping[str, str]) -> Secret | None:
+    """The secret in the variable that a setting names."""
     if not name:
         return None
-    path = ("endpoints", endpoint.name, "key_env")
     key = read_secret(name, environ)
     if key is None and re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
         _fail_field(
@@ -263,10 +322,6 @@ def _finish_key(loader: Loader, key: KeySettings) -> KeySettings:
     if not re.fullmatch(r"[0-9a-fA-F]{64}", key.sha256):
         remedy = 'Make one with: printf %s "$KEY" | sha256sum'
         _fail_field(loader, (*place, "sha256"), "This must be 64 hexadecimal digits.", remedy)
-    if key.zero_retention:
-        problem = "Zero retention is not available yet, so it is not claimed."
-        remedy = "Remove it; clients can send store: false with each request."
-        _fail_field(loader, (*place, "zero_retention"), problem, remedy)
     return msgspec.structs.replace(key, sha256=key.sha256.lower(), tenant=key.tenant or key.name)
 
 
@@ -321,7 +376,7 @@ def normalise_url(text: str) -> str:
     if parts.query or parts.fragment:
         raise ValueError("A URL must not carry a query or fragment here.")
     parts.port  # noqa: B018 - raises ValueError for a port that is no number
-    path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
+    path = parts.path.rstrip("/").removesuffix("/chat/completions").removesuffix("/responses").rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
 
 

@@ -48,6 +48,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8300
     data: Annotated[str, Meta(description="Folder of the database; empty means the user's data folder.")] = ""
+    zero_retention: Annotated[
+        bool,
+        Meta(
+            description="Keep nothing of any request: `store` is false whatever is sent, background responses and "
+            "writing to conversations are refused."
+        ),
+    ] = False
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +92,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     window_cache_bytes: Annotated[
         int, Meta(ge=0, description="Memory for windows of recent responses, in bytes; 0 caches none.")
     ] = 256 * MIB
+    background_workers: Annotated[
+        int, Meta(ge=1, le=10_000, description="The most background responses that run at once.")
+    ] = 8
+    background_queue: Annotated[
+        int,
+        Meta(ge=0, description="The most background responses that wait to run; more are refused with 503."),
+    ] = 1_000
+    background_events_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="Seconds for which an ended background response can be streamed again; reading it is "
+            "not limited.",
+        ),
+    ] = 300.0
     connect_timeout_s: Annotated[
         float, Meta(gt=0, le=DAY_S, description="Seconds to wait for a connection to a model server.")
     ] = 10.0
@@ -149,19 +171,132 @@ class LocalSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = ("hub", "registry")
 
 
+class SealSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys that seal what clients carry for the server, such as encrypted reasoning."""
+
+    file: Annotated[
+        str,
+        Meta(
+            description="File of the keys, readable by its owner alone and made at the first start; empty means "
+            "`seal-keys.toml` in the folder of the database."
+        ),
+    ] = ""
+    keys_env: Annotated[
+        str,
+        Meta(
+            description="Name of the environment variable that holds the keys, instead of a file: each 64 "
+            "hexadecimal digits, separated by commas, the current one first."
+        ),
+    ] = ""
+    keys: tuple[Secret, ...] = ()
+
+
+class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who searches the web for `web_search` tools; without `url` there is no web search."""
+
+    provider: Annotated[Literal["searxng"], Meta(description="The kind of search server.")] = "searxng"
+    url: Annotated[
+        str,
+        Meta(
+            description="Address of a SearXNG server that answers with JSON, such as `http://localhost:8888`; "
+            "empty: `web_search` tools are left out, and refused where they are forced."
+        ),
+    ] = ""
+    key_env: Annotated[
+        str,
+        Meta(
+            description="Name of the environment variable that holds a key, sent as a bearer token to a server "
+            "that asks for one."
+        ),
+    ] = ""
+    timeout_s: Annotated[
+        float, Meta(gt=0, le=DAY_S, description="Seconds that one search may take; then it has failed.")
+    ] = 10.0
+    key: Secret | None = None
+
+
+class McpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which MCP servers may be called for `mcp` tools, and how long they are waited for."""
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether `mcp` tools are run; they also need the extra: `pip install 'antiphon[mcp]'`."
+        ),
+    ] = True
+    private_addresses: Annotated[
+        Literal["auto", "allow", "refuse"],
+        Meta(
+            description="Whether servers at loopback and private addresses may be called; `auto`: only while no "
+            "`[keys.NAME]` are configured. Link-local and multicast addresses are never called."
+        ),
+    ] = "auto"
+    hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The only hosts that may be called, as `name` or `name:port`, at private addresses too; "
+            "empty: any host that `private_addresses` lets through."
+        ),
+    ] = ()
+    connect_timeout_s: Annotated[
+        float, Meta(gt=0, le=DAY_S, description="Seconds within which a session with a server must begin.")
+    ] = 10.0
+    call_timeout_s: Annotated[
+        float,
+        Meta(gt=0, le=DAY_S, description="Seconds that one call, or listing a server's tools, may take."),
+    ] = 60.0
+    max_tools: Annotated[
+        int, Meta(ge=1, description="The most tools of one server; one that lists more cannot be used.")
+    ] = 1_000
+    max_result_characters: Annotated[
+        int,
+        Meta(ge=1, description="The longest result of a call; what is over it is cut, and the cut is told."),
+    ] = 1_000_000
+
+
+class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether images are fetched from the web for requests that name them by URL."""
+
+    images: Annotated[
+        bool,
+        Meta(
+            description="Fetch images that requests name by http(s) URL; otherwise only data URLs are taken."
+        ),
+    ] = False
+    hosts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="The only hosts that may be called, as `name` or `name:port`, at private addresses too; "
+            "empty: any host, at public addresses alone."
+        ),
+    ] = ()
+    max_bytes: Annotated[int, Meta(ge=1, description="The largest image, in bytes.")] = 15 * MIB
+    timeout_s: Annotated[
+        float,
+        Meta(gt=0, le=DAY_S, description="Seconds within which an image must be here, redirects included."),
+    ] = 15.0
+    max_redirects: Annotated[
+        int, Meta(ge=0, le=20, description="The most redirects of one image; each address is checked.")
+    ] = 3
+
+
 class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model server: a wire dialect, and where it is."""
 
     name: str
     dialect: Annotated[
-        Literal["chat_completions", "local", "scripted"],
+        Literal["chat_completions", "responses", "local", "scripted"],
         Meta(
             description="The wire format. Ollama, llama.cpp, vLLM and LM Studio all speak `chat_completions`; "
-            "`local` runs a model itself; `scripted` needs no server and plays a list of answers."
+            "`responses` is for a server that speaks Responses itself, whose own items and fields then pass "
+            "unchanged; `local` runs a model itself; `scripted` needs no server and plays a list of answers."
         ),
     ] = "chat_completions"
     url: Annotated[
-        str, Meta(description="Host, base or full chat/completions URL; `http://HOST:PORT` means its `/v1`.")
+        str,
+        Meta(
+            description="Host, base, or full chat/completions or responses URL; `http://HOST:PORT` means its `/v1`."
+        ),
     ] = ""
     key_env: Annotated[
         str, Meta(description="Name of the environment variable that holds the server's API key.")
@@ -208,7 +343,8 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True):
     ]
     tenant: Annotated[str, Meta(description="Whose data the key sees; empty means NAME.")] = ""
     zero_retention: Annotated[
-        bool, Meta(description="Keep nothing for this key; not available yet, so `true` is refused.")
+        bool,
+        Meta(description="Keep nothing of this key's requests, as `server.zero_retention` does for all."),
     ] = False
 
 
@@ -219,6 +355,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     store: StoreSettings = StoreSettings()
     limits: Limits = Limits()
     local: LocalSettings = LocalSettings()
+    seal: SealSettings = SealSettings()
+    search: SearchSettings = SearchSettings()
+    mcp: McpSettings = McpSettings()
+    fetch: FetchSettings = FetchSettings()
     endpoints: dict[str, EndpointSettings] = {}
     models: dict[str, ModelSettings] = {}
     profiles: dict[str, Profile] = {}
@@ -246,6 +386,10 @@ SINGLE_SECTIONS: dict[str, type[msgspec.Struct]] = {
     "store": StoreSettings,
     "limits": Limits,
     "local": LocalSettings,
+    "seal": SealSettings,
+    "search": SearchSettings,
+    "mcp": McpSettings,
+    "fetch": FetchSettings,
 }
 NAMED_SECTIONS: dict[str, type[msgspec.Struct]] = {
     "endpoints": EndpointSettings,
@@ -269,6 +413,8 @@ PROFILE_SENTENCES = {
     "effort_field": "Where the effort is told: a field of its own, or an argument for the chat template.",
     "max_tokens_field": "The name of the output limit.",
     "refuses_large_limits": "Whether the server refuses an output limit that its window has no room for (vLLM).",
+    "truncates_silently": "Whether the server cuts a prompt that does not fit without a word (Ollama); it is counted "
+    "before it is sent then.",
     "reasoning_field": "The key that carries earlier reasoning back to the model; `none`: it is not sent.",
     "think_tags": "Whether text that starts with `<think>` is reasoning up to `</think>`.",
     "system_messages": "`first`: one system message at the start; `anywhere`: any number, anywhere.",

@@ -42,6 +42,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     #: Whether an output limit that the window has no room for is refused, so that we set none of our own.
     refuses_large_limits: bool = False
+    #: Whether a prompt that does not fit is cut without a word, so that it is counted before it is sent.
+    truncates_silently: bool = False
     #: The key of an assistant message that carries its earlier reasoning back; `none`: not sent back.
     reasoning_field: Literal["reasoning_content", "reasoning", "thinking", "none"] = "reasoning_content"
     #: Text that starts with `<think>` is reasoning up to `</think>`.

@@ -4,7 +4,7 @@ It knows nothing of requests, stores or transports. Invariant: whatever comes, e
 is done, in order, and `outcome` is set exactly once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -14,28 +14,56 @@ from antiphon.backends import (
     CallDelta,
     Failed,
     Finished,
+    ItemClosed,
+    ItemEvent,
+    ItemOpened,
     ReasoningDelta,
     RefusalDelta,
     TextDelta,
 )
+from antiphon.context.toolbox import OfferedTool
+from antiphon.engine.client_calls import BUFFERED_KINDS, get_item_type
 from antiphon.engine.ids import make_call_id
 from antiphon.engine.names import fit_name, is_legal_call_id
+from antiphon.engine.passing import PassingWriter, Show
 from antiphon.engine.sink import EventSink
-from antiphon.engine.writers import CallWriter, ItemWriter, ReasoningWriter, RefusalWriter, TextWriter
+from antiphon.engine.spending import Spending
+from antiphon.engine.writers import (
+    CALL_WRITERS,
+    BufferedCallWriter,
+    CallWriter,
+    Cite,
+    CustomCallWriter,
+    ReasoningWriter,
+    RefusalWriter,
+    TextWriter,
+    Writer,
+)
 from antiphon.protocol.errors import AntiphonError, BackendError
 from antiphon.protocol.items import derive_item_id
 from antiphon.sessions import Status
+
+#: Events of items that have to wait until the one before them is done.
+WAITING_EVENTS = 10_000
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Outcome(msgspec.Struct):
-    """How a generation ended."""
+    """How a response ended; `usage` is that of all its generations."""
 
     status: Status
     usage: BackendUsage | None = None
     error: AntiphonError | None = None
     incomplete_reason: str | None = None
+    #: The server's counts of the first prompt and of the last: what a truncation is noticed by.
+    first_prompt_tokens: int | None = None
+    last_prompt_tokens: int | None = None
+
+
+def show_whole(item: bytes, item_type: str) -> bytes:
+    """Shows an item as it is stored."""
+    return item
 
 
 class _PendingCall:
@@ -61,7 +89,10 @@ class Assembler:
         is_taken: Callable[[str], bool],
         single_call: bool = False,
         hidden_tools: frozenset[str] = frozenset(),
-        offered_tools: frozenset[str] = frozenset(),
+        offered: Mapping[str, OfferedTool] | None = None,
+        show: Show = show_whole,
+        seal: Callable[[str], str] | None = None,
+        cite: Cite | None = None,
     ) -> None:
         self._sink = sink
         self._node_id = node_id
@@ -69,8 +100,11 @@ class Assembler:
         self._is_taken = is_taken
         self._single_call = single_call
         self._hidden_tools = hidden_tools
-        self._offered_tools = offered_tools
-        self._writer: ItemWriter | None = None
+        self._offered = offered or {}
+        self._show = show
+        self._seal = seal
+        self._cite = cite
+        self._writer: Writer | None = None
         self._slot: int | None = None
         self._done_slots: set[int] = set()
         self._dropped_slots: set[int] = set()
@@ -78,9 +112,18 @@ class Assembler:
         self._pending: dict[int, _PendingCall] = {}
         self._space = ""
         self._has_answer = False
-        #: The bytes of the items that are done.
+        #: Where the running generation's items begin, and how many calls it has made.
+        self._step_start = 0
+        self._step_calls = 0
+        self._was_cut = False
+        self._passed_index: int | None = None
+        self._waiting: list[ItemOpened | ItemEvent | ItemClosed] = []
+        self._spending = Spending()
+        #: The bytes of the items that are done, as they are stored.
         self.output: list[bytes] = []
-        #: Completed calls by id.
+        #: The same items as the client gets them; the same objects where nothing differs.
+        self.shown: list[bytes] = []
+        #: The ids of calls that are whole.
         self.calls: list[str] = []
         self.warnings: list[tuple[str, str]] = []
         self.outcome: Outcome | None = None
@@ -109,6 +152,26 @@ class Assembler:
                 self._finish(event)
             elif type(event) is Failed:
                 self.fail(event.error)
+            elif type(event) is ItemEvent or type(event) is ItemOpened or type(event) is ItemClosed:
+                self._take_passed(event)
+
+    def end_step(self, usage: BackendUsage | None, *, answered: bool, asks_again: bool = False) -> None:
+        """See `Progress.end_step`."""
+        if self.outcome is not None:
+            return
+        self._close_all("completed")
+        self._spending.add(usage)
+        self._spending.asks_again = asks_again
+        self._dropped_slots.clear()
+        self._done_slots.clear()
+        self._step_calls = 0
+        if not answered:
+            self._has_answer = False
+            self._step_start = len(self.output)
+
+    def note_cut(self) -> None:
+        """See `Progress.note_cut`."""
+        self._was_cut = True
 
     def fail(self, error: AntiphonError) -> None:
         """End here: what is open is closed as incomplete."""
@@ -131,7 +194,7 @@ class Assembler:
         self._space = ""
         self._close_calls()
         self._close("completed")
-        self._writer = TextWriter(self._sink, *self._next_item("message"))
+        self._writer = TextWriter(self._sink, *self._next_item("message"), cite=self._cite)
         self._has_answer = True
         self._writer.write_with_logprobs(text, event.logprobs)
 
@@ -139,7 +202,7 @@ class Assembler:
         if not isinstance(self._writer, ReasoningWriter):
             self._close_calls()
             self._close("completed")
-            self._writer = ReasoningWriter(self._sink, *self._next_item("reasoning"))
+            self._writer = ReasoningWriter(self._sink, *self._next_item("reasoning"), seal=self._seal)
         self._writer.write(event.text)
 
     def _take_refusal(self, event: RefusalDelta) -> None:
@@ -150,10 +213,57 @@ class Assembler:
             self._has_answer = True
         self._writer.write(event.text)
 
+    def _take_passed(self, event: ItemOpened | ItemEvent | ItemClosed) -> None:
+        """One passed item at a time: what belongs to another one waits until it is done."""
+        if self._passed_index is not None and event.index != self._passed_index:
+            if len(self._waiting) >= WAITING_EVENTS:
+                self.fail(BackendError("The model server sent too many items at the same time."))
+                return
+            self._waiting.append(event)
+            return
+        try:
+            self._pass_on(event)
+        except AntiphonError as error:
+            self.fail(error)
+            return
+        if self._passed_index is None and self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self.feed(waiting)
+
+    def _pass_on(self, event: ItemOpened | ItemEvent | ItemClosed) -> None:
+        writer = self._writer
+        if type(event) is ItemOpened:
+            self._open_passed(event.index, event.item)
+        elif type(event) is ItemEvent:
+            # What comes late for an item that is done says nothing that its bytes do not say.
+            if type(writer) is PassingWriter:
+                writer.pass_event(event)
+        elif type(event) is ItemClosed:
+            if type(writer) is not PassingWriter:
+                # Some servers tell of an item only once it is done.
+                writer = self._open_passed(event.index, event.item)
+            item = writer.finish(event.item)
+            self._writer = self._passed_index = None
+            self._has_answer = self._has_answer or writer.item_type != "reasoning"
+            self.output.append(item)
+            self.shown.append(writer.shown)
+
+    def _open_passed(self, index: int, item: bytes) -> PassingWriter:
+        self._close_calls()
+        self._close("completed")
+        self._space = ""
+        writer = PassingWriter(
+            self._sink, len(self.output), item, show=self._show, make_id=self._make_item_id
+        )
+        self._writer = writer
+        self._passed_index = index
+        return writer
+
     def _take_call(self, event: CallDelta) -> None:
-        if event.index == self._slot and isinstance(self._writer, CallWriter):
+        writer = self._writer
+        if event.index == self._slot and isinstance(writer, CALL_WRITERS):
             if event.arguments:
-                self._writer.write(event.arguments)
+                writer.write(event.arguments)
             return
         if event.index in self._dropped_slots:
             return
@@ -165,7 +275,7 @@ class Assembler:
         pending.id = pending.id or event.id
         pending.name = pending.name or self._fit_name(event.name)
         pending.pieces.append(event.arguments)
-        if not isinstance(self._writer, CallWriter) or _is_object(self._writer.text):
+        if not isinstance(writer, CALL_WRITERS) or _is_object(writer.text):
             self._start_pending(event.index)
 
     def _start_pending(self, slot: int, status: str = "completed") -> None:
@@ -183,16 +293,31 @@ class Assembler:
             # Some servers count calls from zero in every answer; on a path an id names one call.
             call_id = make_call_id()
         self._call_ids.add(call_id)
-        item_id, index = self._next_item("function_call")
-        self._writer = CallWriter(self._sink, item_id, index, call_id=call_id, name=pending.name)
+        writer = self._make_call_writer(call_id, pending.name)
+        self._writer = writer
         self._slot = slot
-        self._has_answer = True
+        self._step_calls += 1
+        if type(writer) is not BufferedCallWriter:
+            self._has_answer = True
         arguments = "".join(pending.pieces)
         if arguments:
-            self._writer.write(arguments)
+            writer.write(arguments)
+
+    def _make_call_writer(
+        self, call_id: str, name: str
+    ) -> CallWriter | CustomCallWriter | BufferedCallWriter:
+        tool = self._offered.get(name)
+        if tool is None or tool.kind not in _OWN_WRITERS:
+            item_id, index = self._next_item("function_call")
+            return CallWriter(self._sink, item_id, index, call_id=call_id, name=name, tool=tool)
+        if tool.kind == "custom":
+            item_id, index = self._next_item("custom_tool_call")
+            return CustomCallWriter(self._sink, item_id, index, call_id=call_id, name=name, tool=tool)
+        item_id, index = self._next_item(get_item_type(tool.kind))
+        return BufferedCallWriter(self._sink, item_id, index, call_id=call_id, tool=tool)
 
     def _fit_name(self, name: str) -> str:
-        fitted = fit_name(name, self._offered_tools)
+        fitted = fit_name(name, self._offered)
         if fitted != name:
             self.warnings.append(
                 ("call_renamed", f"The model called {name[:200]}; that was read as {fitted}.")
@@ -202,10 +327,10 @@ class Assembler:
     def _must_drop(self, name: str) -> bool:
         """Whether a call must not reach the client, though the model made it; a warning says so."""
         if name in self._hidden_tools:
-            text = f"tool_choice does not allow {name}; a call of it was dropped."
+            text = f"{name} is not offered in this request (tool_choice, or not loaded); a call of it was dropped."
             self.warnings.append(("hidden_call_dropped", text))
             return True
-        if self._single_call and (self.calls or isinstance(self._writer, CallWriter)):
+        if self._single_call and self._step_calls:
             text = f"parallel_tool_calls is false; a further call of {name} was dropped."
             self.warnings.append(("parallel_call_dropped", text))
             return True
@@ -226,43 +351,87 @@ class Assembler:
         writer, self._writer = self._writer, None
         if writer is None:
             return
-        if isinstance(writer, CallWriter) and self._slot is not None:
+        if type(writer) is PassingWriter:
+            self._passed_index = None
+        item = writer.close(status)
+        if isinstance(writer, CALL_WRITERS) and self._slot is not None:
             self._done_slots.add(self._slot)
             self._slot = None
-            if status == "completed":
-                self.calls.append(writer.call_id)
-        self.output.append(writer.close(status))
+            if not self._keep_call(writer, item, status):
+                return
+        if item is None:
+            return
+        self.output.append(item)
+        self.shown.append(writer.shown if type(writer) is PassingWriter else item)
+
+    def _keep_call(
+        self, writer: CallWriter | CustomCallWriter | BufferedCallWriter, item: bytes | None, status: str
+    ) -> bool:
+        """Note a call that is done; False where it came to nothing, which a warning then says."""
+        if type(writer) is CustomCallWriter and writer.problem:
+            text = f"The input of call {writer.call_id} was taken from JSON that was not whole: {writer.problem}."
+            self.warnings.append(("custom_input_repaired", text))
+        if type(writer) is BufferedCallWriter:
+            if item is None:
+                self._was_cut = self._was_cut or status != "completed"
+                text = f"A call of {writer.item_type.removesuffix('_call')} was dropped: {writer.problem}."
+                self.warnings.append(("invalid_tool_call", text))
+                return False
+            self._has_answer = True
+        if status == "completed":
+            self.calls.append(writer.call_id)
+        return True
 
     def _close_all(self, last_status: str) -> None:
+        self._waiting.clear()
+        self._passed_index = None
         self._close_calls(last_status)
         if self._space and not self._has_answer and self._writer is None:
             # Nothing but blanks: then they are the answer.
-            self._writer = TextWriter(self._sink, *self._next_item("message"))
+            self._writer = TextWriter(self._sink, *self._next_item("message"), cite=self._cite)
             self._has_answer = True
             self._writer.write(self._space)
+        self._space = ""
         self._close(last_status)
 
     def _finish(self, event: Finished) -> None:
+        self._spending.add(event.usage)
+        if self._passed_index is not None or self._waiting:
+            self.fail(BackendError("The model server's answer ended within an output item."))
+            return
         cut = event.reason != "stop"
         self._close_all("incomplete" if cut else "completed")
-        self.outcome = self._judge(event)
+        outcome = self._judge(event)
+        outcome.usage = self._spending.total
+        outcome.first_prompt_tokens = self._spending.first_prompt_tokens
+        outcome.last_prompt_tokens = self._spending.last_prompt_tokens
+        self.warnings += self._spending.warnings
+        self.outcome = outcome
 
     def _judge(self, event: Finished) -> Outcome:
         """An empty generation is never completed."""
         reason = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(event.reason)
-        if not self.output:
-            error = BackendError("The model's answer was empty.", code="server_error")
-            return Outcome(status="failed", usage=event.usage, error=error)
-        if reason is not None:
-            return Outcome(status="incomplete", usage=event.usage, incomplete_reason=reason)
+        if reason is not None and (self.output or self._was_cut):
+            return Outcome(status="incomplete", incomplete_reason=reason)
+        if len(self.output) == self._step_start:
+            dropped = [text for code, text in self.warnings if code == "invalid_tool_call"]
+            text = " ".join(["The model's answer was empty.", *dropped[-1:]])
+            error = BackendError(text, code="server_error")
+            return Outcome(status="failed", error=error)
         if not self._has_answer:
             self.warnings.append(("reasoning_only", "The model stopped after reasoning, without an answer."))
-            return Outcome(status="incomplete", usage=event.usage)
-        return Outcome(status="completed", usage=event.usage)
+            return Outcome(status="incomplete")
+        return Outcome(status="completed")
 
     def _next_item(self, item_type: str) -> tuple[str, int]:
-        index = len(self.output)
-        return derive_item_id(item_type, self._node_id, self._first_position + index), index
+        return self._make_item_id(item_type), len(self.output)
+
+    def _make_item_id(self, item_type: str) -> str:
+        return derive_item_id(item_type, self._node_id, self._first_position + len(self.output))
+
+
+#: Kinds of tools whose calls are no function calls; those that a server runs never come here.
+_OWN_WRITERS = BUFFERED_KINDS | {"custom"}
 
 
 def _is_object(text: str) -> bool:

@@ -21,6 +21,7 @@ from antiphon.backends import (
     TextDelta,
 )
 from antiphon.engine.names import fit_name
+from antiphon.engine.progress import Progress
 from antiphon.protocol.errors import BackendError
 from antiphon.protocol.items import make_user_message
 
@@ -30,7 +31,7 @@ _ATTEMPTS = 2
 
 
 async def stream_forced(
-    backend: Backend, ask: Ask, warnings: list[tuple[str, str]]
+    backend: Backend, ask: Ask, warnings: list[tuple[str, str]], progress: Progress
 ) -> AsyncGenerator[list[BackendEvent], None]:
     """Like `backend.stream`, but it ends with a call of the forced tool or with `Failed`."""
     opened = False
@@ -49,8 +50,10 @@ async def stream_forced(
                     break
         finally:
             await stream.aclose()
-        if not gate.closed:
+        if not gate.closed or progress.outcome is not None:
             return
+        if attempt < _ATTEMPTS - 1:
+            progress.end_step(gate.usage, answered=False, asks_again=True)
         warnings.append(
             ("tool_call_asked_again", f"The model wrote {gate.told()} instead of the forced call.")
         )
@@ -75,7 +78,8 @@ class _Gate:
         #: The generation ended by itself, so its stream is read to its end and the connection kept.
         self.finished = False
         self._wrong_name = ""
-        self._usage: BackendUsage | None = None
+        #: What the withheld generation cost, where that was told.
+        self.usage: BackendUsage | None = None
 
     def told(self) -> str:
         """What came instead, in words, with what it cost where that is known."""
@@ -84,9 +88,9 @@ class _Gate:
             if self._wrong_name
             else f"{self._held_characters} characters of text"
         )
-        if self._usage is None:
+        if self.usage is None:
             return told
-        return f"{told} ({self._usage.input_tokens} tokens in, {self._usage.output_tokens} out, not in usage)"
+        return f"{told} ({self.usage.input_tokens} tokens in, {self.usage.output_tokens} out)"
 
     def pass_through(self, batch: list[BackendEvent]) -> list[BackendEvent]:
         passed: list[BackendEvent] = []
@@ -105,7 +109,7 @@ class _Gate:
                 # Cut off before the call: that is the caller's limit, not disobedience.
                 if event.reason == "stop":
                     self.closed = self.finished = True
-                    self._usage = event.usage
+                    self.usage = event.usage
                 else:
                     passed += [*self._held, event]
             else:

@@ -1,28 +1,38 @@
-"""What this server does not carry out yet, refused by name: a table, and the walk over it.
+"""What this server does not carry out, refused by name: a table, and the walk over it.
 
-It knows the request alone. Invariant: a field of the API is either carried out or stands here; nothing
-is accepted and forgotten.
+It knows the request alone; tools are judged where the toolbox is built, files and images where they are read.
+Invariant: a field of the API is carried out, told to a server that speaks Responses itself, or stands here;
+nothing is accepted and forgotten.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from antiphon.context import Profile
-from antiphon.protocol.content import InputAudio, InputFile, InputImage, InputVideo, Part, get_part_type
+from antiphon.protocol.content import InputImage
 from antiphon.protocol.errors import RequestError
-from antiphon.protocol.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from antiphon.protocol.items import (
+    AgentMessage,
+    CodeInterpreterCall,
+    Compaction,
+    CompactionSummary,
+    CompactionTrigger,
+    ComputerCall,
+    ComputerCallOutput,
+    FileSearchCall,
+    ImageGenerationCall,
+    Item,
+    Program,
+    ProgramOutput,
+    check_known,
+)
 from antiphon.protocol.requests import CreateRequest
-from antiphon.protocol.tools import AllowedToolsChoice, FunctionChoice, FunctionTool, get_tool_type
 
 #: Parameter path -> whether the request asks for it. Walked in order.
 UNSUPPORTED: dict[str, Callable[[CreateRequest], Any]] = {
-    "conversation": lambda request: request.conversation,
     "prompt": lambda request: request.prompt,
     "moderation": lambda request: request.moderation,
-    "background": lambda request: request.background,
     "background_options": lambda request: request.background_options,
-    "max_tool_calls": lambda request: request.max_tool_calls,
-    "truncation": lambda request: request.truncation != "disabled",
     "context_management": lambda request: request.context_management,
     "image": lambda request: request.image,
     "access_programs": lambda request: request.access_programs,
@@ -31,80 +41,117 @@ UNSUPPORTED: dict[str, Callable[[CreateRequest], Any]] = {
         request.reasoning and request.reasoning.context not in (None, "auto", "all_turns")
     ),
     "reasoning.mode": lambda request: request.reasoning and request.reasoning.mode not in (None, "standard"),
+    "prompt_cache_options.prewarm": lambda request: (
+        request.prompt_cache_options and request.prompt_cache_options.prewarm
+    ),
+    "prompt_cache_options.comparison_response_id": lambda request: (
+        request.prompt_cache_options and request.prompt_cache_options.comparison_response_id
+    ),
+}
+#: Of these, what a server that speaks Responses is told, and decides itself.
+PASSED_ON = frozenset(
+    {
+        "prompt",
+        "moderation",
+        "image",
+        "access_programs",
+        "reasoning.context",
+        "reasoning.mode",
+        "prompt_cache_options.prewarm",
+        "prompt_cache_options.comparison_response_id",
+    }
+)
+#: Why, and what to do, where there is more to say than to leave it out.
+_REMEDIES = {
+    "antiphon": "The marks and methods that it names belong to compaction, which this server does not do yet; "
+    "leave it out.",
+    "context_management": "This server does not compact yet; leave it out, or set 'truncation' to 'auto'.",
+    "background_options": "This server runs background responses as soon as it can; leave it out.",
 }
 #: Of `include`, what there is to include here.
-INCLUDABLE = frozenset({"message.output_text.logprobs", "message.input_image.image_url"})
-#: Fields of a function tool that change how it is called.
-_TOOL_FIELDS: dict[str, Callable[[FunctionTool], Any]] = {
-    "async": lambda tool: tool.is_async,
-    "defer_loading": lambda tool: tool.defer_loading,
-    "allowed_callers": lambda tool: tool.allowed_callers not in (None, ["direct"]),
-    "output_schema": lambda tool: tool.output_schema,
-}
-_UNREAD_PARTS = (InputFile, InputAudio, InputVideo)
+INCLUDABLE = frozenset(
+    {
+        "message.output_text.logprobs",
+        "message.input_image.image_url",
+        "reasoning.encrypted_content",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+    }
+)
+#: Items that no chat message can say.
+_UNTOLD_ITEMS = (
+    CodeInterpreterCall,
+    Compaction,
+    CompactionSummary,
+    CompactionTrigger,
+    ComputerCall,
+    ComputerCallOutput,
+    FileSearchCall,
+    ImageGenerationCall,
+    Program,
+    ProgramOutput,
+)
 
 
-def refuse_unsupported(request: CreateRequest) -> None:
-    """Raise for the first thing asked for that is not carried out here."""
+def refuse_unsupported(request: CreateRequest, *, speaks_responses: bool) -> None:
+    """Raise for the first thing asked for that is not carried out here.
+
+    A server that speaks Responses gets tools, items and most settings as they came, and decides itself.
+    """
     for param, asks in UNSUPPORTED.items():
-        if asks(request):
-            raise unsupported(param)
+        if asks(request) and not (speaks_responses and param in PASSED_ON):
+            raise unsupported(param, remedy=_REMEDIES.get(param))
     if request.stream_options is not None and not request.stream:
         raise RequestError(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.", param="stream_options"
         )
-    if request.tool_choice_given and not request.tools and request.tool_choice not in ("auto", "none"):
-        raise RequestError(
-            "Invalid 'tool_choice': a tool can only be forced when 'tools' are given.",
-            param="tool_choice",
-            code="invalid_value",
-        )
+    if speaks_responses:
+        return
     for position, name in enumerate(request.include):
         if name not in INCLUDABLE:
             raise unsupported(f"include[{position}]", f"'{name}'")
-    for position, tool in enumerate(request.tools):
-        if not isinstance(tool, FunctionTool):
-            raise unsupported(f"tools[{position}].type", f"'{get_tool_type(tool)}' tools")
-        for field, asks_of in _TOOL_FIELDS.items():
-            if asks_of(tool):
-                raise unsupported(f"tools[{position}].{field}")
-    choice = request.tool_choice
-    if not isinstance(choice, str | FunctionChoice | AllowedToolsChoice):
-        raise unsupported("tool_choice.type", f"'{get_tool_type(choice)}'")
     for position, item in enumerate(request.input):
         refuse_item(item, f"input[{position}]")
 
 
 def refuse_item(item: Item, where: str) -> None:
-    """Raise for an item that cannot be carried to a chat backend yet."""
+    """Raise for an item that cannot be told to a chat model."""
+    check_known(item, where)
     value = item.value
-    if isinstance(value, Message):
-        _refuse_parts(value.content, f"{where}.content", text_only=value.role != "user")
-    elif isinstance(value, FunctionCallOutput):
-        _refuse_parts(value.output, f"{where}.output", text_only=False)
-    elif isinstance(value, Reasoning):
-        if value.encrypted_content is not None:
-            name = f"item {value.id}" if value.id else "a reasoning item"
-            raise RequestError(
-                f"The encrypted content for {name} could not be verified. Reason: this server has sealed none.",
-                code="invalid_encrypted_content",
-            )
-    elif not isinstance(value, FunctionCall):
-        raise unsupported(where, f"items of type '{item.type}'")
-    if isinstance(value, FunctionCall | FunctionCallOutput):
-        if value.namespace is not None:
-            raise unsupported(f"{where}.namespace")
-        if value.caller is not None and value.caller.type != "direct":
-            raise unsupported(f"{where}.caller")
-    if isinstance(value, FunctionCall) and value.is_async:
-        raise unsupported(f"{where}.async")
+    if isinstance(value, _UNTOLD_ITEMS):
+        remedy = "A chat model cannot be told of such items; leave it out."
+        raise unsupported(where, f"items of type '{item.type}'", remedy=remedy)
+    if isinstance(value, AgentMessage):
+        _refuse_sealed_parts(value, where)
+    caller = getattr(value, "caller", None)
+    if caller is not None and caller.type != "direct":
+        remedy = "A chat model makes no programs that call tools."
+        raise unsupported(f"{where}.caller", f"'{caller.type}'", remedy=remedy)
+
+
+def _refuse_sealed_parts(message: AgentMessage, where: str) -> None:
+    if isinstance(message.content, str):
+        return
+    for position, part in enumerate(message.content):
+        path = f"{where}.content[{position}]"
+        if part.get("type") == "encrypted_content":
+            remedy = "Only the server that sealed it can read it; leave the item out."
+            raise unsupported(path, "sealed content", remedy=remedy)
+        if _is_image(part) and not str(part.get("image_url")).startswith("data:image/"):
+            remedy = "Send a data URL (data:image/png;base64,...) in 'image_url'."
+            raise unsupported(path, "an image that is not in the message", remedy=remedy)
 
 
 def has_image(item: Item) -> bool:
     """Whether an item holds an image."""
     value = item.value
     content: Any = getattr(value, "content", None) or getattr(value, "output", None)
-    return isinstance(content, list) and any(isinstance(part, InputImage) for part in content)
+    return isinstance(content, list) and any(map(_is_image, content))
+
+
+def _is_image(part: Any) -> bool:
+    """Parts of messages between agents have no typed view."""
+    return isinstance(part, InputImage) or (isinstance(part, dict) and part.get("type") == "input_image")
 
 
 def refuse_images(request: CreateRequest, profile: Profile, *, in_history: bool) -> None:
@@ -127,36 +174,11 @@ def refuse_images(request: CreateRequest, profile: Profile, *, in_history: bool)
             )
 
 
-def unsupported(param: str, what: str | None = None) -> RequestError:
-    """The refusal of something that the API has and this server does not carry out yet."""
+def unsupported(param: str, what: str | None = None, *, remedy: str | None = None) -> RequestError:
+    """The refusal of something that the API has and this server does not carry out."""
     subject = f"'{param}' ({what})" if what else f"'{param}'"
     return RequestError(
-        f"Unsupported parameter: {subject}. This server does not carry that out yet; leave it out.",
+        f"Unsupported parameter: {subject}. {remedy or 'This server does not carry that out yet; leave it out.'}",
         param=param,
         code="unsupported_parameter",
     )
-
-
-def _refuse_parts(content: str | list[Any], where: str, *, text_only: bool) -> None:
-    if isinstance(content, str):
-        return
-    for position, part in enumerate(content):
-        _refuse_part(part, f"{where}[{position}]", text_only=text_only)
-
-
-def _refuse_part(part: Part, where: str, *, text_only: bool) -> None:
-    if isinstance(part, _UNREAD_PARTS):
-        raise unsupported(where, f"'{get_part_type(part)}' parts")
-    if not isinstance(part, InputImage):
-        return
-    if text_only:
-        raise unsupported(where, "images in system and developer messages")
-    if part.file_id is not None or part.image_url is None:
-        raise unsupported(f"{where}.file_id")
-    if not part.image_url.startswith("data:image/"):
-        raise RequestError(
-            f"Invalid '{where}.image_url': this server fetches no images. Send a data URL "
-            "(data:image/png;base64,...).",
-            param=f"{where}.image_url",
-            code="invalid_image_url",
-        )

@@ -8,26 +8,37 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 import msgspec
 
-from antiphon.backends import BackendEvent
+from antiphon.backends import Ask, BackendEvent
+from antiphon.context import SealError
 from antiphon.engine.assembler import Assembler, Outcome
-from antiphon.engine.forced import stream_forced
-from antiphon.engine.gather import Plan, make_step, make_unknown_parent
+from antiphon.engine.conversations import Hold, make_unknown_conversation
+from antiphon.engine.counting import make_target_key
+from antiphon.engine.fitting import HISTORY_TRUNCATED, Fitted, after_overflow
+from antiphon.engine.gather import LoadHistory, Plan, make_step, make_unknown_parent
+from antiphon.engine.sealing import seal_reasoning
+from antiphon.engine.services import Services
 from antiphon.engine.settings import StoredOutcome, StoredUsage, build_response
 from antiphon.engine.sink import EncodedEvent, EventSink
-from antiphon.engine.windows import WindowCache, extend
+from antiphon.engine.steps import stream_steps
+from antiphon.engine.windows import extend
 from antiphon.protocol import events
-from antiphon.protocol.errors import AntiphonError, BackendError, ProtocolError
+from antiphon.protocol.errors import AntiphonError, BackendError, ContextOverflowError, ProtocolError
 from antiphon.protocol.items import decode_stored_item, get_call_id, get_item_id
-from antiphon.protocol.responses import Response
-from antiphon.sessions import CONTINUABLE
-from antiphon.store import Record, Store, UnknownParentError
+from antiphon.protocol.requests import CreateRequest
+from antiphon.protocol.responses import Response, ResponseStatus
+from antiphon.protocol.showing import ENCRYPTED, show_item
+from antiphon.sessions import CONTINUABLE, Node
+from antiphon.store import MovedTipError, Record, UnknownParentError
 
 _log = logging.getLogger("antiphon.engine")
 _encode = msgspec.json.Encoder().encode
 
+#: How often a prompt is sent that may be shortened, the first time included.
+OVERFLOW_ATTEMPTS = 3
 #: A request to the model server that is being opened is given this long to be given up.
 STOP_TIMEOUT_S = 5
 
@@ -42,11 +53,17 @@ _TERMINAL: dict[str, type[events.ResponseEvent]] = {
 class Round:
     """Made by the engine; either `collect` it, or `start` it and read its `events`."""
 
-    def __init__(self, plan: Plan, *, store: Store, cache: WindowCache) -> None:
+    def __init__(
+        self, plan: Plan, services: Services, *, hold: Hold | None = None, created_at: int | None = None
+    ) -> None:
+        """`hold`: the conversation that is taken for this round; it is let go when the round is over."""
         self._plan = plan
-        self._store = store
-        self._cache = cache
-        self._created_at = int(time.time())
+        self._services = services
+        self._store = services.store
+        self._cache = services.cache
+        self._hold = hold
+        self.created_at = created_at if created_at is not None else int(time.time())
+        self._begun = False
         request = plan.request
         obfuscate = request.stream_options is not None and bool(request.stream_options.include_obfuscation)
         self._sink = EventSink(emit=request.stream, obfuscate=obfuscate)
@@ -56,44 +73,96 @@ class Round:
             first_position=len(request.input),
             is_taken=_make_is_taken(plan),
             single_call=request.parallel_tool_calls is False,
-            hidden_tools=plan.hidden_tools,
-            offered_tools=frozenset(tool.name for tool in plan.ask.tools),
+            hidden_tools=plan.toolbox.hidden,
+            offered={tool.name: tool for tool in plan.toolbox.offered},
+            show=_make_show(request),
+            seal=_make_seal(plan, services),
+            cite=plan.hosted.citations.find if plan.hosted is not None else None,
         )
         self._batches = self._open_stream()
         self._first: asyncio.Task[list[BackendEvent]] | None = None
         self._rest: asyncio.Task[None] | None = None
         self._recorded = False
+        self._runs = False
+        #: What kept it from being recorded as what it had become.
+        self.failure: AntiphonError | None = None
 
     @property
     def id(self) -> str:
         """The response's id."""
         return self._plan.node_id
 
+    @property
+    def tenant(self) -> str:
+        """Whose response it is."""
+        return self._plan.tenant
+
+    @property
+    def plan(self) -> Plan:
+        """What was laid out for it."""
+        return self._plan
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its outcome is known; it may still be on its way into the store."""
+        return self._assembler.outcome is not None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it is in the store with its end."""
+        return self._recorded
+
     async def collect(self) -> Response:
         """The whole response at once; raises what made it fail."""
         try:
             async for batch in self._batches:
                 self._assembler.feed(batch)
-        finally:
             await self._batches.aclose()
-        outcome = self._get_outcome()
-        if outcome.error is not None:
-            raise outcome.error
-        return await self._record(outcome)
+            outcome = self._get_outcome()
+            if outcome.error is not None:
+                raise outcome.error
+            return await self._record(outcome)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Let go of everything that the round held; a second call does nothing."""
+        self.release_conversation()
+        await self._stop_upstream()
+        if self._plan.hosted is not None:
+            await self._plan.hosted.close()
+
+    def release_conversation(self) -> None:
+        """Nothing more of this round will be stored: its conversation is free."""
+        if self._hold is not None:
+            self._hold.release()
 
     async def start(self, wait_s: float) -> None:
         """Wait for the server's word, at most `wait_s`; raises its refusal if that comes in time."""
         self._first = asyncio.create_task(self._read_first())
         done, _ = await asyncio.wait({self._first}, timeout=wait_s)
-        if done:
+        if done and self._first.exception() is not None:
+            await self.close()
             self._first.result()
+
+    def begin(self) -> list[EncodedEvent]:
+        """The first events: the response exists, and waits if it is a background one."""
+        if self._begun:
+            return []
+        self._begun = True
+        status: ResponseStatus = "queued" if self._plan.request.background else "in_progress"
+        response = _encode(self.build_snapshot(status))
+        self._sink.send_response(events.ResponseCreated, response)
+        if status == "queued":
+            self._sink.send_response(events.ResponseQueued, response)
+        return self._sink.take()
 
     async def events(self) -> AsyncGenerator[list[EncodedEvent], None]:
         """The events in batches, to the terminal one."""
-        response = _encode(self._build("in_progress", StoredOutcome()))
-        self._sink.send_response(events.ResponseCreated, response)
-        self._sink.send_response(events.ResponseInProgress, response)
-        yield self._sink.take()
+        begun = self.begin()
+        self._runs = True
+        self._sink.send_response(events.ResponseInProgress, _encode(self.build_snapshot("in_progress")))
+        yield [*begun, *self._sink.take()]
         try:
             if self._first is not None:
                 await self._first
@@ -109,6 +178,10 @@ class Round:
         except Exception:  # noqa: BLE001 - the request is one of the three places that catch broadly
             _log.exception("response %s failed by a fault of our own", self.id)
             self._assembler.fail(ProtocolError())
+        closing = self._sink.take() if self._plan.request.background else []
+        if closing:
+            # Stored before the end is: a server that is killed in between leaves no gap in the events.
+            yield closing
         try:
             last = await self._end()
         except Exception:  # noqa: BLE001 - as above: a stream that has begun gets its terminal event
@@ -120,6 +193,7 @@ class Round:
             yield last
         finally:
             await self._rest
+            await self.close()
 
     async def _read_rest(self) -> None:
         async for _ in self._batches:
@@ -135,19 +209,60 @@ class Round:
         if ended:
             return []
         self._assembler.fail(error)
+        try:
+            return await self._end()
+        finally:
+            await self.close()
+
+    async def cancel(self) -> list[EncodedEvent]:
+        """Its client cancels a background response: nothing of the output is kept; hands out the terminal event."""
+        if self._assembler.outcome is not None:
+            return []
+        await self._stop_upstream()
+        self._assembler.cancel()
+        self._assembler.output.clear()
+        self._assembler.shown.clear()
         return await self._end()
 
+    def build_snapshot(self, status: ResponseStatus) -> Response:
+        """The response as it is before its end; in progress, with the items that are done."""
+        return self._build(status, StoredOutcome(conversation=self._plan.origin.conversation))
+
+    async def load_path(self) -> list[Node]:
+        """The path with this round as its last node, before it is stored."""
+        plan = self._plan
+        path: list[Node] = []
+        if plan.origin.node is not None:
+            skip = plan.origin.conversation is not None
+            path = await self._store.load_path(plan.tenant, plan.origin.node, skip_deleted=skip) or []
+        items = b"[" + b",".join([item.raw for item in plan.request.input]) + b"]"
+        return [*path, Node(id=plan.node_id, parent=plan.origin.node, input=items)]
+
+    def show_progress(self) -> Response:
+        """The response with what it has so far."""
+        snapshot = self.build_snapshot("in_progress")
+        snapshot.output = [msgspec.Raw(item) for item in self._assembler.shown]
+        return snapshot
+
     def make_keep_alive(self) -> list[EncodedEvent]:
-        """A repeated `response.in_progress`: clients' idle timers count real events alone."""
-        response = _encode(self._build("in_progress", StoredOutcome()))
-        self._sink.send_response(events.ResponseInProgress, response)
+        """A repeated status event: clients' idle timers count real events alone."""
+        if self._runs or not self._plan.request.background:
+            self._sink.send_response(events.ResponseInProgress, _encode(self.build_snapshot("in_progress")))
+        else:
+            self._sink.send_response(events.ResponseQueued, _encode(self.build_snapshot("queued")))
         return self._sink.take()
 
     async def abandon(self) -> None:
         """The client left: stop the server's work and keep what there is as cancelled."""
         await self._stop_upstream()
         self._assembler.cancel()
-        outcome = self._get_outcome()
+        try:
+            await self._keep_abandoned(self._get_outcome())
+        finally:
+            # Last: until it is stored, nothing else may be added to its conversation.
+            await self.close()
+
+    async def _keep_abandoned(self, outcome: Outcome) -> None:
         if self._recorded or not self._plan.request.store:
             return
         try:
@@ -166,10 +281,49 @@ class Round:
         await self._batches.aclose()
 
     def _open_stream(self) -> AsyncGenerator[list[BackendEvent], None]:
+        if self._plan.load_history is not None:
+            return self._stream_fitting(self._plan.load_history)
+        return self._stream(self._plan.ask)
+
+    def _stream(self, ask: Ask) -> AsyncGenerator[list[BackendEvent], None]:
         plan = self._plan
-        if plan.ask.tool_choice == "required":
-            return stream_forced(plan.target.backend, plan.ask, plan.warnings)
-        return plan.target.backend.stream(plan.ask)
+        return stream_steps(
+            plan.target.backend,
+            ask,
+            toolbox=plan.toolbox,
+            hosted=plan.hosted,
+            assembler=self._assembler,
+            warnings=plan.warnings,
+            grammars=self._services.grammars,
+        )
+
+    async def _stream_fitting(self, load: LoadHistory) -> AsyncGenerator[list[BackendEvent], None]:
+        """With `truncation: auto`, a prompt that the server refuses for its length is sent again, shorter."""
+        plan = self._plan
+        for attempt in range(OVERFLOW_ATTEMPTS):
+            opened = False
+            try:
+                async with aclosing(self._stream(plan.ask)) as batches:
+                    async for batch in batches:
+                        opened = True
+                        yield batch
+            except ContextOverflowError as error:
+                fitted = Fitted(ask=plan.ask, dropped=plan.dropped)
+                shorter = (
+                    await after_overflow(
+                        error, fitted, await load(), target=plan.target, counter=self._services.counter
+                    )
+                    if not opened and attempt < OVERFLOW_ATTEMPTS - 1
+                    else None
+                )
+                if shorter is None:
+                    raise
+                plan.ask, plan.dropped = shorter.ask, shorter.dropped
+                plan.warnings = [each for each in plan.warnings if each[0] != HISTORY_TRUNCATED]
+                if shorter.warning is not None:
+                    plan.warnings.append(shorter.warning)
+            else:
+                return
 
     async def _read_first(self) -> list[BackendEvent]:
         try:
@@ -192,7 +346,13 @@ class Round:
         try:
             response = await self._record(outcome)
         except AntiphonError as error:
+            self.failure = error
             return self._send_failure(error)
+        finally:
+            # Before the client hears of the end: it may go on in the conversation at once. The events of a
+            # background stream have to be stored before that.
+            if not (self._plan.request.background and self._plan.request.stream):
+                self.release_conversation()
         if outcome.error is not None:
             self._sink.send_error(outcome.error)
         self._sink.send_response(_TERMINAL[outcome.status], _encode(response))
@@ -213,15 +373,25 @@ class Round:
         record = self._make_record(outcome, stored)
         if self._plan.request.store:
             try:
-                await self._store.record(record)
+                await self._store.record(record, conversation=self._get_conversation(outcome))
             except UnknownParentError as error:
                 # The parent was deleted while the model answered.
-                parent = self._plan.request.previous_response_id or ""
+                parent = self._plan.origin.node or ""
                 raise make_unknown_parent(f"Previous response with id '{parent}' not found.") from error
+            except MovedTipError as error:
+                raise make_unknown_conversation(self._plan.origin.conversation or "") from error
             self._recorded = True
             if outcome.status in CONTINUABLE:
                 self._try_keep_window(outcome)
+        if outcome.first_prompt_tokens is not None and self._plan.counts_all:
+            plan = self._plan
+            key = make_target_key(plan.target.backend, plan.target.model)
+            self._services.counter.note_ask(key, plan.ask, outcome.first_prompt_tokens)
         return self._build(outcome.status, stored, completed_at=record.completed_at)
+
+    def _get_conversation(self, outcome: Outcome) -> str | None:
+        """The conversation that the round is added to: a failed or cancelled one is not."""
+        return self._plan.origin.conversation if outcome.status in CONTINUABLE else None
 
     def _store_outcome(self, outcome: Outcome) -> StoredOutcome:
         usage = outcome.usage
@@ -238,6 +408,9 @@ class Round:
             error=outcome.error.to_response_error() if outcome.error is not None else None,
             reason=outcome.incomplete_reason,
             warnings=self._warnings(),
+            conversation=self._plan.origin.conversation,
+            dropped=[(item.id, item.type, item.tokens) for item in self._plan.dropped],
+            prompts=_list_prompts(outcome),
         )
 
     def _warnings(self) -> list[tuple[str, str]]:
@@ -248,23 +421,37 @@ class Round:
         request = plan.request
         return Record(
             id=plan.node_id,
-            parent=request.previous_response_id,
+            parent=plan.origin.node,
             tenant=plan.tenant,
             status=outcome.status,
-            created_at=self._created_at,
-            completed_at=int(time.time()) if outcome.status == "completed" else None,
+            created_at=self.created_at,
+            # Of a background response the end is kept, whatever it was: its events expire by it.
+            completed_at=int(time.time()) if outcome.status == "completed" or request.background else None,
             input=b"[" + b",".join([item.raw for item in request.input]) + b"]",
             output=b"[" + b",".join(self._assembler.output) + b"]",
             settings=_encode(plan.settings),
             instructions=request.instructions.encode() if request.instructions is not None else None,
             tools=plan.tools,
             outcome=_encode(stored),
-            client_ids=tuple(
-                (item_id, position)
-                for position, item in enumerate(request.input)
-                if (item_id := get_item_id(item)) is not None
-            ),
+            client_ids=self._list_given_ids(),
         )
+
+    def _list_given_ids(self) -> tuple[tuple[str, int], ...]:
+        """The item ids that are not ours: the client's, and those of a server that names its items itself."""
+        given = [
+            (item_id, position)
+            for position, item in enumerate(self._plan.request.input)
+            if (item_id := get_item_id(item)) is not None
+        ]
+        if self._plan.target.backend.speaks_responses:
+            first = len(self._plan.request.input)
+            own = self._plan.node_id.partition("_")[2]
+            given += [
+                (item_id, first + offset)
+                for offset, raw in enumerate(self._assembler.output)
+                if (item_id := get_item_id(decode_stored_item(raw))) is not None and own not in item_id
+            ]
+        return tuple(given)
 
     def _try_keep_window(self, outcome: Outcome) -> None:
         try:
@@ -281,7 +468,7 @@ class Round:
             plan.segment,
             plan.request.input,
             [decode_stored_item(raw) for raw in self._assembler.output],
-            prompt_tokens=outcome.usage.input_tokens if outcome.usage is not None else None,
+            prompt_tokens=outcome.last_prompt_tokens if not plan.dropped else None,
             made_with=plan.made_with,
         )
         window = extend(plan.window, step)
@@ -290,37 +477,48 @@ class Round:
     def _notice_truncation(self, outcome: Outcome) -> None:
         """The window only grew; if the server's count did not, the server cut the prompt and said nothing."""
         window = self._plan.window
-        if outcome.usage is None or window.prompt_tokens is None:
+        counted = outcome.first_prompt_tokens
+        if counted is None or window.prompt_tokens is None or self._plan.dropped:
             return
-        if (
-            window.prompt_made_with == self._plan.made_with
-            and outcome.usage.input_tokens <= window.prompt_tokens
-        ):
+        if window.prompt_made_with == self._plan.made_with and counted <= window.prompt_tokens:
             self._assembler.warnings.append(
                 (
                     "upstream_truncated",
                     (
-                        f"The history grew, but the model server counted {outcome.usage.input_tokens} prompt tokens "
+                        f"The history grew, but the model server counted {counted} prompt tokens "
                         f"after {window.prompt_tokens} before: it left out part of the history."
                     ),
                 )
             )
 
-    def _build(self, status: str, outcome: StoredOutcome, *, completed_at: int | None = None) -> Response:
+    def _build(
+        self, status: ResponseStatus, outcome: StoredOutcome, *, completed_at: int | None = None
+    ) -> Response:
         plan = self._plan
         return build_response(
             response_id=plan.node_id,
-            created_at=self._created_at,
+            created_at=self.created_at,
             settings=plan.settings,
-            status=status,  # type: ignore[arg-type]
+            status=status,
             instructions=plan.request.instructions,
             tools=plan.tools,
-            parent=plan.request.previous_response_id,
+            parent=plan.origin.node,
             store=plan.request.store,
             completed_at=completed_at,
-            output=[msgspec.Raw(item) for item in self._assembler.output] if status != "in_progress" else [],
+            output=(
+                [msgspec.Raw(item) for item in self._assembler.shown]
+                if status not in ("queued", "in_progress")
+                else []
+            ),
             outcome=outcome,
         )
+
+
+def _list_prompts(outcome: Outcome) -> tuple[int | None, int | None] | None:
+    """The counts of the first prompt and of the last; None where usage is that of one prompt."""
+    counts = (outcome.first_prompt_tokens, outcome.last_prompt_tokens)
+    total = outcome.usage.input_tokens if outcome.usage is not None else None
+    return None if counts == (total, total) else counts
 
 
 def _make_is_taken(plan: Plan) -> Callable[[str], bool]:
@@ -328,3 +526,30 @@ def _make_is_taken(plan: Plan) -> Callable[[str], bool]:
     calls = {call_id for item in plan.request.input if (call_id := get_call_id(item))}
     window = plan.window
     return lambda call_id: call_id in calls or window.has_call(call_id)
+
+
+def _make_show(request: CreateRequest) -> Callable[[bytes, str], bytes]:
+    """What the client is shown of an item: all of it but what only `include` brings."""
+    include = _list_included(request)
+    return lambda item, item_type: show_item(item, item_type, include)
+
+
+def _list_included(request: CreateRequest) -> tuple[str, ...]:
+    """What the request includes; whoever keeps the conversation itself is given what it must send back."""
+    return request.include if request.store else (*request.include, ENCRYPTED)
+
+
+def _make_seal(plan: Plan, services: Services) -> Callable[[str], str] | None:
+    """How reasoning is sealed for the client, where it asked for that."""
+    if ENCRYPTED not in _list_included(plan.request):
+        return None
+    tenant, keys = plan.tenant, services.seal_keys
+
+    def seal(text: str) -> str:
+        try:
+            return seal_reasoning(text, tenant, keys)
+        except SealError:
+            # Too long to be sealed: it stands in the summary alone.
+            return ""
+
+    return seal

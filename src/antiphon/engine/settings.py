@@ -3,12 +3,14 @@
 Invariant: a response read back later says the same as the one that was sent.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from antiphon.context.truncation import DroppedItem, report_dropped
 from antiphon.protocol.requests import CreateRequest, TextConfig
 from antiphon.protocol.responses import (
+    ConversationEcho,
     IncompleteDetails,
     InputTokensDetails,
     OutputTokensDetails,
@@ -27,6 +29,12 @@ class Settings(msgspec.Struct, omit_defaults=True, kw_only=True):
     """The echoed settings of one request; defaults are the API's."""
 
     model: str
+    background: bool = False
+    #: Whether it was created with `stream`: a background response of that kind can be streamed again.
+    stream: bool = False
+    truncation: Literal["auto", "disabled"] = "disabled"
+    max_tool_calls: int | None = None
+    service_tier: str = "default"
     max_output_tokens: int | None = None
     metadata: dict[str, str] = {}
     parallel_tool_calls: bool = True
@@ -57,7 +65,17 @@ class StoredUsage(msgspec.Struct, array_like=True):
 
 
 class StoredOutcome(
-    msgspec.Struct, omit_defaults=True, rename={"usage": "u", "error": "e", "reason": "r", "warnings": "w"}
+    msgspec.Struct,
+    omit_defaults=True,
+    rename={
+        "usage": "u",
+        "error": "e",
+        "reason": "r",
+        "warnings": "w",
+        "conversation": "c",
+        "dropped": "d",
+        "prompts": "p",
+    },
 ):
     """The round's own part of a response, in few bytes."""
 
@@ -65,6 +83,32 @@ class StoredOutcome(
     error: dict[str, Any] | None = None
     reason: str | None = None
     warnings: list[tuple[str, str]] = []
+    #: The conversation that the round belongs to; its parent was that one's tip.
+    conversation: str | None = None
+    #: What of the path the model was not shown because it did not fit: (item id, type, tokens).
+    dropped: list[tuple[str, str, int]] = []
+    #: The counts of the first prompt and of the last, where usage is that of several generations.
+    prompts: tuple[int | None, int | None] | None = None
+
+    @property
+    def first_prompt_tokens(self) -> int | None:
+        """The count of the prompt that the request made; None where it was not told."""
+        if self.prompts is not None:
+            return self.prompts[0]
+        return self.usage.input_tokens if self.usage is not None else None
+
+    @property
+    def last_prompt_tokens(self) -> int | None:
+        """The count of the prompt that the answer was made from; None where that says nothing of the history."""
+        if self.dropped:
+            return None
+        if self.prompts is not None:
+            return self.prompts[1]
+        return self.usage.input_tokens if self.usage is not None else None
+
+
+decode_settings = msgspec.json.Decoder(Settings).decode
+decode_outcome = msgspec.json.Decoder(StoredOutcome).decode
 
 
 def read_settings(request: CreateRequest, effort: str | None) -> Settings:
@@ -73,6 +117,10 @@ def read_settings(request: CreateRequest, effort: str | None) -> Settings:
     options = request.prompt_cache_options
     return Settings(
         model=request.model,
+        background=request.background,
+        stream=request.stream and request.background,
+        truncation=request.truncation,  # type: ignore[arg-type]
+        max_tool_calls=request.max_tool_calls,
         max_output_tokens=request.max_output_tokens,
         metadata=request.metadata,
         parallel_tool_calls=request.parallel_tool_calls is not False,
@@ -124,21 +172,25 @@ def build_response(
         created_at=created_at,
         completed_at=completed_at if status == "completed" else None,
         status=status,
+        background=settings.background,
         error=outcome.error,
         incomplete_details=IncompleteDetails(outcome.reason) if outcome.reason else None,  # type: ignore[arg-type]
         instructions=instructions,
         max_output_tokens=settings.max_output_tokens,
+        max_tool_calls=settings.max_tool_calls,
         metadata=settings.metadata,
         model=settings.model,
         output=output or [],
         parallel_tool_calls=settings.parallel_tool_calls,
         presence_penalty=settings.presence_penalty,
         frequency_penalty=settings.frequency_penalty,
-        previous_response_id=parent,
+        # In a conversation the parent is its tip, which the API does not show.
+        previous_response_id=parent if outcome.conversation is None else None,
         prompt_cache_key=settings.prompt_cache_key,
         prompt_cache_retention=settings.prompt_cache_retention,
         reasoning=ReasoningEcho(settings.effort, settings.summary),
         safety_identifier=settings.safety_identifier,
+        service_tier=settings.service_tier,
         store=store,
         temperature=settings.temperature,
         text=settings.text or _DEFAULT_TEXT,
@@ -146,11 +198,14 @@ def build_response(
         tools=msgspec.Raw(tools) if tools is not None else [],
         top_logprobs=settings.top_logprobs,
         top_p=settings.top_p,
+        truncation=settings.truncation,
         usage=_build_usage(outcome.usage) if outcome.usage is not None else None,
         user=settings.user,
     )
     if settings.prompt_cache_options is not None:
         response.prompt_cache_options = settings.prompt_cache_options
+    if outcome.conversation is not None:
+        response.conversation = ConversationEcho(outcome.conversation)
     if extension:
         response.antiphon = extension
     return response
@@ -185,6 +240,7 @@ def _build_extension(outcome: StoredOutcome) -> dict[str, Any]:
     extension: dict[str, Any] = {}
     if outcome.warnings:
         extension["warnings"] = [{"code": code, "message": text} for code, text in outcome.warnings]
+    extension |= report_dropped([DroppedItem(*each) for each in outcome.dropped])
     usage = outcome.usage
     if usage is not None:
         untold = [

@@ -4,14 +4,17 @@ It knows no transport: an encoded event is its name and its JSON, framed by whoe
 numbers go up by one from 0, and nothing leaves that the table does not allow.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
 
 from antiphon.engine.ids import make_obfuscation
 from antiphon.protocol.errors import AntiphonError
-from antiphon.protocol.events import DeltaEncoder, ErrorEvent, Event, encode_event
+from antiphon.protocol.events import DeltaEncoder, ErrorEvent, Event, ShellCallCommandDelta, encode_event
 from antiphon.protocol.lifecycle import Lifecycle
+
+_encode = msgspec.json.Encoder().encode
 
 #: An event's name and its JSON.
 EncodedEvent: TypeAlias = tuple[str, bytes]
@@ -50,6 +53,31 @@ class EventSink:
         """An event inside an item; `fields` in the order of the event's struct."""
         if self.emit:
             self._send(event(self._next, item_id, output_index, *fields), output_index, None)  # type: ignore[call-arg]
+
+    def send_unnamed(self, event: type[Event], output_index: int, *fields: Any) -> None:
+        """An event inside an item that does not name the item: those of shell commands."""
+        if self.emit:
+            made = event(self._next, output_index, *fields)  # type: ignore[call-arg]
+            if self._obfuscate and isinstance(made, ShellCallCommandDelta):
+                made.obfuscation = make_obfuscation()
+            self._send(made, output_index, None)
+
+    def send_passed(self, name: str, output_index: int, fields: dict[str, Any]) -> None:
+        """An event that is handed on as it is; `fields` are all but type, number and padding."""
+        if not self.emit:
+            return
+        self._lifecycle.advance(name, output_index)
+        told = {"type": name, "sequence_number": self._next, **fields}
+        if self._obfuscate and name.endswith(".delta"):
+            told["obfuscation"] = make_obfuscation()
+        self._events.append((name, _encode(told)))
+        self._next += 1
+
+    def find_way(
+        self, name: str, output_index: int, may_fill: Callable[[str], bool]
+    ) -> tuple[str, ...] | None:
+        """The events that must come first; see `Lifecycle.find_way`."""
+        return self._lifecycle.find_way(name, output_index, may_fill)
 
     def send_delta(
         self, name: str, encoder: DeltaEncoder, output_index: int, delta: str, logprobs: bytes | None = None

@@ -1,13 +1,14 @@
 """Windows in memory: the transcript bytes of paths, shared along each chain and bounded.
 
 A strand is one path's pieces in order, one or two a node; a window is a strand up to some node. The next
-round of a chain appends to its strand; a branch starts a new strand with the same pieces. It knows neither
-items nor stores. Invariant: a strand through a deleted node is never used again.
+round of a chain appends to its strand; a branch starts a new strand with the same pieces. It reads no items
+and knows no stores. Invariant: a strand through a deleted node is never used again.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 #: What an entry costs beside its bytes: objects, dictionary slots, ids.
 ENTRY_OVERHEAD_BYTES = 1_000
@@ -28,6 +29,10 @@ class Strand:
     first_image: int | None = None
     #: What of the history the model is not shown as it was, in words, with the node that it concerns.
     notes: dict[str, int] = field(default_factory=dict)
+    #: Items that later rounds need as such (tools that were brought, approvals), with their node's position.
+    remembered: list[tuple[int, Any]] = field(default_factory=list)
+    #: The calls that may be answered late, or twice.
+    async_calls: dict[str, int] = field(default_factory=dict)
     entries: list[tuple[str, str]] = field(default_factory=list)
     size: int = 0
     dead: bool = False
@@ -43,6 +48,8 @@ class Window:
     lead: str = ""
     #: The calls that wait for their output, id -> function name, in their order.
     open_calls: Mapping[str, str] = field(default_factory=dict)
+    #: The item types of those that are no function calls.
+    call_types: Mapping[str, str] = field(default_factory=dict)
     #: The backend's count of the last prompt, and what it was made with, to notice a truncation upstream.
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
@@ -67,6 +74,16 @@ class Window:
         """What of the path up to here is not shown to the model as it was."""
         return [note for note, at in self.strand.notes.items() if at < self.depth]
 
+    @property
+    def remembered(self) -> list[Any]:
+        """The items of the path up to here that later rounds need as items, oldest first."""
+        return [item for at, item in self.strand.remembered if at < self.depth]
+
+    @property
+    def async_calls(self) -> frozenset[str]:
+        """The calls of the path up to here that may be answered late, or twice."""
+        return frozenset(call for call, at in self.strand.async_calls.items() if at < self.depth)
+
     def has_item(self, item_id: str) -> bool:
         """Whether the path up to here holds the item: by the client's id, or by the node in our own ids."""
         if self.strand.item_ids.get(item_id, self.depth) < self.depth:
@@ -85,8 +102,11 @@ class Step:
     calls: tuple[str, ...] = ()
     item_ids: tuple[str, ...] = ()
     open_calls: Mapping[str, str] = field(default_factory=dict)
+    call_types: Mapping[str, str] = field(default_factory=dict)
     has_images: bool = False
     notes: tuple[str, ...] = ()
+    remembered: tuple[Any, ...] = ()
+    async_calls: tuple[str, ...] = ()
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
 
@@ -110,6 +130,11 @@ def extend(window: Window, step: Step) -> Window:
         strand.item_ids[item_id] = position
     for note in step.notes:
         strand.notes.setdefault(note, position)
+    for item in step.remembered:
+        strand.remembered.append((position, item))
+        strand.size += len(item.raw)
+    for call_id in step.async_calls:
+        strand.async_calls[call_id] = position
     if step.has_images and strand.first_image is None:
         strand.first_image = position
     strand.size += ENTRY_OVERHEAD_BYTES + sum(len(piece) for piece in step.pieces)
@@ -120,6 +145,7 @@ def extend(window: Window, step: Step) -> Window:
         piece_count=len(strand.pieces),
         lead=step.lead if position == 0 else window.lead,
         open_calls=step.open_calls,
+        call_types=step.call_types,
         prompt_tokens=step.prompt_tokens,
         prompt_made_with=step.prompt_made_with,
     )
@@ -136,7 +162,11 @@ def _branch(window: Window) -> Strand:
         item_ids={item: at for item, at in old.item_ids.items() if at < window.depth},
         notes={note: at for note, at in old.notes.items() if at < window.depth},
         first_image=old.first_image if window.has_images else None,
-        size=ENTRY_OVERHEAD_BYTES * window.depth + sum(map(len, pieces)),
+        remembered=[(at, item) for at, item in old.remembered if at < window.depth],
+        async_calls={call: at for call, at in old.async_calls.items() if at < window.depth},
+        size=ENTRY_OVERHEAD_BYTES * window.depth
+        + sum(map(len, pieces))
+        + sum(len(item.raw) for at, item in old.remembered if at < window.depth),
         # A window whose path was deleted while its answer was made must not come back to life.
         dead=old.dead,
     )

@@ -16,6 +16,7 @@ AntiphonError
 │   ├── BackendRefusedError     it refuses this request                400
 │   └── ContextOverflowError    the prompt does not fit its window     400
 ├── ServerStoppingError     whoever runs the server stops it        503
+├── OverloadedError         too much waits already; try again       503
 ├── StoreError              our storage must be looked at              500
 └── ProtocolError           our own bug                                500
     └── LifecycleError          an event that the lifecycle table does not allow
@@ -208,6 +209,13 @@ class StoreError(AntiphonError):
 
 class ServerStoppingError(AntiphonError):
     """The server is stopping; send the request again."""
+
+    status = 503
+    code = "server_is_overloaded"
+
+
+class OverloadedError(AntiphonError):
+    """Too much is waiting already; try again later."""
 
     status = 503
     code = "server_is_overloaded"

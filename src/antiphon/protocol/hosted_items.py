@@ -64,10 +64,12 @@ class FindInPageAction(Action, tag="find_in_page"):
 
 
 class WebSearchCall(TypedItem, kw_only=True, tag="web_search_call"):
-    """The model searched the web."""
+    """The model searched the web; `results` is what it was shown, objects with `url`, `title` and `snippet`."""
 
     status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] | None = None
     action: SearchAction | OpenPageAction | FindInPageAction | None = None
+    results: list[dict[str, Any]] | None = None
+    error: Any = None
 
 
 class Point(msgspec.Struct, gc=False):

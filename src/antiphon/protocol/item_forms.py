@@ -41,6 +41,7 @@ _WITH_STATUS: Final = frozenset(
 #: Prefixes of derived ids where the API documents none.
 _OWN_PREFIXES: Final[dict[str, str]] = {
     "additional_tools": "at",
+    "agent_message": "amsg",
     "apply_patch_call": "apc",
     "apply_patch_call_output": "apco",
     "compaction_trigger": "cmpt",

@@ -27,6 +27,7 @@ from antiphon.protocol.hosted_items import (
 )
 from antiphon.protocol.item_types import (
     AdditionalTools,
+    AgentMessage,
     Compaction,
     CompactionSummary,
     CompactionTrigger,
@@ -48,6 +49,7 @@ from antiphon.protocol.item_types import (
 
 KnownItem: TypeAlias = (
     AdditionalTools
+    | AgentMessage
     | ApplyPatchCall
     | ApplyPatchCallOutput
     | CodeInterpreterCall

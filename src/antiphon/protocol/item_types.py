@@ -47,7 +47,7 @@ class Message(TypedItem, kw_only=True, tag="message"):
     role: Role
     content: Text | list[MessagePart]
     status: ItemStatus | None = None
-    phase: Literal["commentary", "final_answer"] | None = None
+    phase: Literal["commentary", "partial_answer", "final_answer"] | None = None
 
 
 class ItemReference(TypedItem, kw_only=True, tag="item_reference"):
@@ -180,7 +180,16 @@ class ProgramOutput(TypedItem, kw_only=True, tag="program_output"):
     status: Literal["completed", "incomplete"]
 
 
+class AgentMessage(TypedItem, kw_only=True, tag="agent_message"):
+    """A message from one agent to another; its parts are kept as they came (text, images, sealed content)."""
+
+    content: Text | list[dict[str, Any]]
+    author: str | None = None
+    recipient: str | None = None
+
+
 class UnknownItem(msgspec.Struct, gc=False):
     """An item of a type that this version does not know; its fields live in the raw bytes."""
 
     type: str
+    id: str | None = None

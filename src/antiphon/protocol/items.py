@@ -41,6 +41,7 @@ from antiphon.protocol.item_kinds import (
 )
 from antiphon.protocol.item_types import (
     AdditionalTools,
+    AgentMessage,
     Compaction,
     CompactionSummary,
     CompactionTrigger,
@@ -68,6 +69,7 @@ __all__ = [
     "ROLES",
     "STRUCTS",
     "AdditionalTools",
+    "AgentMessage",
     "ApplyPatchCall",
     "ApplyPatchCallOutput",
     "CodeInterpreterCall",
@@ -104,6 +106,7 @@ __all__ = [
     "TypedItem",
     "UnknownItem",
     "WebSearchCall",
+    "check_known",
     "decode_item",
     "decode_items",
     "decode_stored_item",
@@ -147,6 +150,8 @@ _decode_raws = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _DECODERS = {name: msgspec.json.Decoder(kind).decode for name, kind in STRUCTS.items()}
 
 ROLES: Final[tuple[str, ...]] = get_args(Role)
+#: Longest id of an item of an unknown type under which it is found again.
+_ID_CHARACTERS = 64
 _INPUT_PARTS = frozenset(
     {
         content.InputText,
@@ -179,27 +184,38 @@ def decode_items(raw: bytes | msgspec.Raw, where: str = "input") -> list[Item]:
 def decode_item(raw: bytes | msgspec.Raw, where: str) -> Item:
     """Decode one item that a client sent, found at the path `where` (`input[0]`).
 
-    Raises `RequestError` with the API's code, param and text for whatever is wrong with it.
+    An item of a type that we do not know is kept as it came; `check_known` refuses it where nobody else knows
+    it either. Raises `RequestError` with the API's code, param and text for whatever else is wrong with it.
     """
     try:
-        value = _decode_known(raw)
+        value: ItemValue = _decode_known(raw)
     except (msgspec.ValidationError, RecursionError):
         value = _decode_odd(raw, where)
+    if isinstance(value, UnknownItem):
+        return Item(value.type, bytes(raw), value)
     kind = type(value)
     item_type = TYPE_NAMES[kind]
     if kind is Message:
         _check_message(value, where)  # type: ignore[arg-type]
+    elif isinstance(value, AdditionalTools | ToolSearchOutput):
+        _refuse_credentials(value.tools, where)
     if value.id is not None:
         _check_id(value.id, item_type, where)
     return Item(item_type, bytes(raw), value)
 
 
-def _decode_odd(raw: bytes | msgspec.Raw, where: str) -> KnownItem:
-    """Decode what is not plainly a tagged item: one without a type, or one to be refused."""
+def check_known(item: Item, where: str) -> None:
+    """Raise for an item of an unknown type, with the types that are known."""
+    if isinstance(item.value, UnknownItem):
+        raise checks.invalid_value(where, item.type, ITEM_TYPES)
+
+
+def _decode_odd(raw: bytes | msgspec.Raw, where: str) -> ItemValue:
+    """Decode what is not plainly a tagged item: one without a type, of an unknown one, or one to be refused."""
     item_type = _guess_type(raw, where)
     kind = STRUCTS.get(item_type)
     if kind is None:
-        raise checks.invalid_value(where, item_type, ITEM_TYPES)
+        return _make_unknown(item_type, raw)
     if kind is Message:
         _check_role(_decode_peek(raw).role, where)
     try:
@@ -252,6 +268,20 @@ def _check_message(message: Message, where: str) -> None:
             raise checks.invalid_value(path, content.get_part_type(part), supported)
 
 
+def _refuse_credentials(tools: list[dict[str, Any]], where: str) -> None:
+    """Items are kept as they came and listed; so the secrets of an MCP server do not belong into one."""
+    for index, tool in enumerate(tools):
+        for name in ("authorization", "headers") if tool.get("type") == "mcp" else ():
+            if tool.get(name):
+                path = f"{where}.tools[{index}].{name}"
+                raise RequestError(
+                    f"Invalid '{path}': items are stored as they came, so they must hold no credentials. Declare "
+                    "the MCP server in 'tools', whose credentials are never stored.",
+                    param=path,
+                    code="invalid_value",
+                )
+
+
 def _check_id(item_id: str, item_type: str, where: str) -> None:
     prefix = ID_PREFIXES.get(item_type)
     if prefix is not None and not item_id.startswith(prefix):
@@ -272,11 +302,20 @@ def decode_stored_item(raw: bytes | msgspec.Raw) -> Item:
     try:
         item_type = _guess_type(stored, "item")
         decoder = _DECODERS.get(item_type)
-        value = decoder(_drop_null_type(stored)) if decoder else UnknownItem(item_type)  # type: ignore[assignment]
+        value = decoder(_drop_null_type(stored)) if decoder else _make_unknown(item_type, stored)  # type: ignore[assignment]
     except (msgspec.ValidationError, RequestError):
         item_type = _peek_type(stored)
-        value = _build_unchecked(item_type, stored) or UnknownItem(item_type)
+        value = _build_unchecked(item_type, stored) or _make_unknown(item_type, stored)
     return Item(item_type, stored, value)
+
+
+def _make_unknown(item_type: str, raw: bytes | msgspec.Raw) -> UnknownItem:
+    try:
+        found = _decode_peek(raw).id
+    except msgspec.ValidationError:
+        found = None
+    is_id = isinstance(found, str) and 0 < len(found) <= _ID_CHARACTERS
+    return UnknownItem(item_type, found if is_id else None)
 
 
 def _build_unchecked(item_type: str, stored: bytes) -> KnownItem | None:
@@ -348,14 +387,14 @@ def get_call_id(item: Item) -> str | None:
 def is_call(item: Item) -> bool:
     """Whether the item is a call that the client must answer with an output item."""
     if isinstance(item.value, ToolSearchCall):
-        return item.value.execution == "client"
+        return item.value.execution != "server"
     return item.type in CALL_OUTPUT_TYPES
 
 
 def is_call_output(item: Item) -> bool:
     """Whether the item is a client's answer to a call."""
     if isinstance(item.value, ToolSearchOutput):
-        return item.value.execution == "client"
+        return item.value.execution != "server"
     return item.type in _OUTPUT_TYPES
 
 

@@ -5,13 +5,15 @@ knows a transport or a clock. Invariant: an order of events is right if and only
 every step, items are numbered without gaps, and exactly one terminal event comes, last.
 """
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
 from antiphon.protocol.errors import LifecycleError
 from antiphon.protocol.events import UNTOLD, Event, encode_event
+from antiphon.protocol.item_kinds import ITEM_TYPES
 
 ITEM_ADDED: Final = "response.output_item.added"
 ITEM_DONE: Final = "response.output_item.done"
@@ -21,6 +23,10 @@ TERMINAL_EVENTS: Final = frozenset({"response.completed", "response.incomplete",
 
 #: The scope of every item kind that has no events between added and done.
 PLAIN: Final = "other"
+#: The scope of items whose type we do not know; nobody can say which events belong inside them.
+UNKNOWN: Final = "unknown"
+#: Stands for every event that has no row of its own.
+ANY_EVENT: Final = "*"
 
 #: (scope, state, event) -> next state. The scope is the response or a kind of item; an item is known from
 #: its `added` event to its `done`.
@@ -30,6 +36,8 @@ TABLE: Final[dict[tuple[str, str, str], str]] = {
     ("response", "created", "response.in_progress"): "in_progress",
     ("response", "created", "error"): "broken",
     ("response", "created", "response.failed"): "failed",
+    # Repeated, it keeps the connection alive while a worker is waited for.
+    ("response", "queued", "response.queued"): "queued",
     ("response", "queued", "response.in_progress"): "in_progress",
     ("response", "queued", "error"): "broken",
     ("response", "queued", "response.failed"): "failed",
@@ -148,6 +156,10 @@ TABLE: Final[dict[tuple[str, str, str], str]] = {
     #
     (PLAIN, "start", ITEM_ADDED): "open",
     (PLAIN, "open", ITEM_DONE): "done",
+    #
+    (UNKNOWN, "start", ITEM_ADDED): "open",
+    (UNKNOWN, "open", ITEM_DONE): "done",
+    (UNKNOWN, "open", ANY_EVENT): "open",
 }
 
 
@@ -230,11 +242,38 @@ class Lifecycle:
         if following is node:
             return
         if following is None:
+            if node.scope == UNKNOWN and event_type != ITEM_ADDED:
+                return
             raise _refuse(event_type, node, f" (output_index {output_index})")
         if following.following:
             self._open[output_index] = following
         else:
             del self._open[output_index]
+
+    def find_way(
+        self, event_type: str, output_index: int, may_fill: Callable[[str], bool]
+    ) -> tuple[str, ...] | None:
+        """The shortest run of events after which this one may come in an open item; () when it may come now.
+
+        Only events that `may_fill` allows are put in between; None when there is no such way.
+        """
+        node = self._open.get(output_index)
+        if node is None:
+            return None
+        if event_type in node.following or (node.scope == UNKNOWN and event_type != ITEM_ADDED):
+            return ()
+        seen = {node}
+        ways: deque[tuple[_Node, tuple[str, ...]]] = deque([(node, ())])
+        while ways:
+            at, way = ways.popleft()
+            for step, following in at.following.items():
+                if following in seen or not may_fill(step):
+                    continue
+                if event_type in following.following:
+                    return (*way, step)
+                seen.add(following)
+                ways.append((following, (*way, step)))
+        return None
 
     def end(self) -> None:
         """The stream is over; raises `LifecycleError` when no terminal event came."""
@@ -291,8 +330,14 @@ class Lifecycle:
         self._next_index += 1
 
 
+#: Kinds of items with events of their own, and those without.
+_SCOPES: Final = frozenset(scope for scope, _, _ in TABLE) - {"response"}
+_PLAIN_TYPES: Final = frozenset({PLAIN, *ITEM_TYPES})
+
+
 def _open_node(item_type: str) -> _Node:
-    return _NODES.get((item_type, "open")) or _NODES[PLAIN, "open"]
+    scope = item_type if item_type in _SCOPES else PLAIN if item_type in _PLAIN_TYPES else UNKNOWN
+    return _NODES[scope, "open"]
 
 
 def _refuse(event_type: str, node: _Node, where: str) -> LifecycleError:

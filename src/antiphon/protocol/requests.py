@@ -5,7 +5,7 @@ Knows nothing of models, stores or of what this server carries out. Invariant: f
 order is the one that is reported.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -378,7 +378,15 @@ def decode_create_request(body: bytes) -> CreateRequest:
     """
     raws = checks.decode_body(body)
     _check_present(raws)
-    _check_known(raws)
+    check_known(raws, FIELDS)
+    request = CreateRequest(**read_fields(raws))
+    request.tool_choice_given = "tool_choice" in raws and bytes(raws["tool_choice"]) != _NULL
+    check_together(request)
+    return request
+
+
+def read_fields(raws: dict[str, msgspec.Raw]) -> dict[str, Any]:
+    """The values of fields of `FIELDS`, null ones left out; raises `RequestError` for the API's first failure."""
     values: dict[str, Any] = {}
     try:
         # Names in check order, so that the first failure is the API's first.
@@ -394,10 +402,7 @@ def decode_create_request(body: bytes) -> CreateRequest:
         # Unknown keys inside fields come before any field's own checks.
         _check_nested_keys(raws)
         raise
-    request = CreateRequest(**values)
-    request.tool_choice_given = "tool_choice" in values
-    _check_together(request)
-    return request
+    return values
 
 
 def _read_field(name: str, raw: msgspec.Raw) -> Any:
@@ -422,13 +427,14 @@ def _check_present(raws: dict[str, msgspec.Raw]) -> None:
         raise checks.missing_parameter("input")
 
 
-def _check_known(raws: dict[str, msgspec.Raw]) -> None:
+def check_known(raws: dict[str, msgspec.Raw], known: Collection[str]) -> None:
+    """Raise for the first field that a route does not know; one of another API is told its place, if there is one."""
     for name in raws:
-        if name in FIELDS:
+        if name in known:
             continue
-        if name in MOVED:
+        if name in MOVED and MOVED[name].partition(".")[0] in known:
             raise _moved_parameter(name)
-        raise checks.unknown_parameter("", name, FIELDS, raws)
+        raise checks.unknown_parameter("", name, known, raws)
 
 
 def _moved_parameter(name: str) -> RequestError:
@@ -449,7 +455,8 @@ def _check_nested_keys(raws: dict[str, msgspec.Raw]) -> None:
             checks.check_keys(value, checks.get_shape(rule.shape), name)
 
 
-def _check_together(request: CreateRequest) -> None:
+def check_together(request: CreateRequest) -> None:
+    """Raise for fields that do not go together."""
     if request.tool_choice_given:
         check_tool_choice(request.tool_choice, request.tools)
     if request.previous_response_id is not None and request.conversation is not None:

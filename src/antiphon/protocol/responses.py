@@ -116,6 +116,31 @@ class DeletedResponse(msgspec.Struct):
     deleted: bool = True
 
 
+class ConversationObject(msgspec.Struct, kw_only=True):
+    """A conversation: a place for items that is not bound to one response."""
+
+    id: str
+    object: Literal["conversation"] = "conversation"
+    created_at: int
+    metadata: dict[str, str] = {}
+
+
+class DeletedConversation(msgspec.Struct):
+    """The answer to the deletion of a conversation."""
+
+    id: str
+    object: Literal["conversation.deleted"] = "conversation.deleted"
+    deleted: bool = True
+
+
+class InputTokens(msgspec.Struct, kw_only=True):
+    """How many tokens a request's prompt has; `antiphon` says so when it is an estimate."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+    antiphon: dict[str, Any] | UnsetType = UNSET
+
+
 class ModelObject(msgspec.Struct):
     """A model that this server offers."""
 

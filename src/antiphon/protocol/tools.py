@@ -171,8 +171,14 @@ def check_tool_keys(tools: Any, where: str = "tools") -> None:
 
 def _check_names(tools: list[Tool], where: str) -> None:
     seen: set[str] = set()
+    labels: set[str] = set()
     for index, tool in enumerate(tools):
         path = f"{where}[{index}]"
+        if isinstance(tool, McpTool):
+            if tool.server_label in labels:
+                message = f"Duplicate MCP server_label: '{tool.server_label}'. Give every MCP server its own."
+                raise RequestError(message, param=f"{path}.server_label", code="invalid_value")
+            labels.add(tool.server_label)
         if isinstance(tool, FunctionTool):
             check_parameters(tool.name, tool.parameters, f"{path}.parameters")
         if isinstance(tool, NamespaceTool):

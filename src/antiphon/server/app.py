@@ -12,11 +12,12 @@ import msgspec
 
 from antiphon.engine import Engine, Round
 from antiphon.protocol.errors import AntiphonError, RequestError, ServerStoppingError
-from antiphon.protocol.requests import decode_create_request
+from antiphon.protocol.requests import CreateRequest, decode_create_request
 from antiphon.server.bodies import ClientGoneError, read_body
-from antiphon.server.keys import Keyring
+from antiphon.server.keys import Access, Keyring
+from antiphon.server.log_format import describe_error
 from antiphon.server.replies import make_request_id, send_error, send_json
-from antiphon.server.routes import Routes
+from antiphon.server.routes import RESPONSES_PATH, Routes, stream_events
 from antiphon.server.settings import ServerLimits
 from antiphon.server.streaming import DisconnectWatch, StreamSender
 
@@ -33,7 +34,6 @@ _SINGLE_HEADERS = (
 )
 #: A body of this size is decoded on another thread: it takes so long that other clients would notice.
 LARGE_BODY_BYTES = 1 << 20
-RESPONSES_PATH = "/v1/responses"
 #: An internal error says no more than this; the log has the rest under the request's id.
 INTERNAL_ERROR = (
     "The server had an error while processing your request. The log names it under the request id."
@@ -49,7 +49,7 @@ class Application:
         self._engine = engine
         self._keys = keys or Keyring()
         self._limits = limits or ServerLimits()
-        self._routes = Routes(engine)
+        self._routes = Routes(engine, self._limits)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One request."""
@@ -64,10 +64,10 @@ class Application:
             if scope["path"] == RESPONSES_PATH and scope["method"] == "POST":
                 await self._create(headers, receive, answering, request_id)
             else:
-                await self._routes.answer(scope, headers, self._keys, answering, request_id)
+                await self._routes.answer(scope, headers, self._keys, receive, answering, request_id)
         except AntiphonError as error:
             if error.status >= 500:
-                _log.warning("%s: %s", request_id.decode(), error.message)
+                _log.warning("%s: %s", request_id.decode(), describe_error(error))
             if not answering.started:
                 await send_error(send, request_id, error)
         except ClientGoneError:
@@ -80,7 +80,7 @@ class Application:
     async def _create(
         self, headers: dict[bytes, bytes], receive: Any, send: "_Answering", request_id: bytes
     ) -> None:
-        tenant = self._keys.find_tenant(headers)
+        access = self._keys.find_access(headers)
         body = await read_body(headers, receive, self._limits)
         if len(body) < LARGE_BODY_BYTES:
             request = decode_create_request(body)
@@ -93,11 +93,16 @@ class Application:
                 param="input",
                 code="array_above_max_length",
             )
+        if request.background:
+            await self._queue(request, body, access, receive, send, request_id)
+            return
         watch = DisconnectWatch(receive)
         round_: Round | None = None
         sender: StreamSender | None = None
         try:
-            round_ = await self._engine.open_round(request, tenant)
+            round_ = await self._engine.open_round(
+                request, access.tenant, zero_retention=access.zero_retention
+            )
             if request.stream:
                 await round_.start(self._limits.status_wait_s)
                 sender = StreamSender(round_, send.begin(), watch, self._limits)
@@ -115,7 +120,7 @@ class Application:
         except asyncio.CancelledError:
             watch.close()
             if watch.left:
-                _take_back_cancellation()
+                watch.take_back_cancellation()
                 if round_ is not None:
                     await round_.abandon()
                 return
@@ -124,6 +129,25 @@ class Application:
             raise
         finally:
             watch.close()
+            if round_ is not None:
+                await round_.close()
+
+    async def _queue(
+        self,
+        request: CreateRequest,
+        body: bytes,
+        access: Access,
+        receive: Any,
+        send: "_Answering",
+        request_id: bytes,
+    ) -> None:
+        """A background response: told at once that it waits, or streamed; it goes on when the client leaves."""
+        live = await self._engine.submit(request, body, access.tenant, zero_retention=access.zero_retention)
+        if request.stream:
+            source = await self._engine.background.follow(access.tenant, live.id)
+            await stream_events(source, receive, send.begin(), request_id, self._limits)
+        else:
+            await send_json(send, request_id, _encode(live.show()))
 
     async def _say_goodbye(
         self, round_: Round | None, sender: StreamSender | None, send: "_Answering", request_id: bytes
@@ -135,13 +159,6 @@ class Application:
             await round_.abandon()
         if not send.started:
             await send_error(send, request_id, ServerStoppingError())
-
-
-def _take_back_cancellation() -> None:
-    """The watch cancelled this task for its client's sake alone; it goes on to clean up."""
-    task = asyncio.current_task()
-    if task is not None:
-        task.uncancel()
 
 
 def read_headers(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -18,35 +18,47 @@ DEFAULT_TENANT = "default"
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """One key: its digest, and the tenant whose data it sees."""
+    """One key: its digest, the tenant whose data it sees, and whether anything is kept for it."""
 
     sha256: str
     tenant: str
+    zero_retention: bool = False
+
+
+class Access(msgspec.Struct, frozen=True):
+    """What a request may do: whose data it sees, and whether nothing of it may be kept."""
+
+    tenant: str
+    zero_retention: bool = False
 
 
 class Keyring:
-    """The keys that this server knows."""
+    """The keys that this server knows; with `zero_retention` nothing is kept for any of them, or without keys."""
 
-    def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._tenants = {key.sha256.lower(): key.tenant for key in keys}
+    def __init__(self, keys: Iterable[Key] = (), *, zero_retention: bool = False) -> None:
+        self._accesses = {
+            key.sha256.lower(): Access(key.tenant, zero_retention or key.zero_retention) for key in keys
+        }
+        self._keyless = Access(DEFAULT_TENANT, zero_retention)
 
-    def __len__(self) -> int:
-        return len(self._tenants)
-
-    def find_tenant(self, headers: dict[bytes, bytes]) -> str:
-        """The tenant of a request; raises when it may not ask."""
-        if not self._tenants:
+    def find_access(self, headers: dict[bytes, bytes]) -> Access:
+        """What a request may do; raises when it may not ask."""
+        if not self._accesses:
             _check_local(headers)
-            return DEFAULT_TENANT
+            return self._keyless
         scheme, _, key = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer" or not key.strip():
             raise AuthenticationError(
                 "You didn't provide an API key. Send it in the header 'Authorization: Bearer KEY'."
             )
-        tenant = self._tenants.get(hashlib.sha256(key.strip()).hexdigest())
-        if tenant is None:
+        access = self._accesses.get(hashlib.sha256(key.strip()).hexdigest())
+        if access is None:
             raise AuthenticationError
-        return tenant
+        return access
+
+    def find_open_access(self) -> Access:
+        """What anybody may do: nothing that concerns a tenant's data."""
+        return Access("", self._keyless.zero_retention)
 
 
 def _check_local(headers: dict[bytes, bytes]) -> None:

@@ -43,3 +43,14 @@ async def start_stream(send: Any, request_id: bytes) -> None:
     """The head of a server-sent event stream."""
     headers = [*_SSE, (b"x-request-id", request_id), _VERSION]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def start_answer(send: Any, request_id: bytes, status: int, headers: Any) -> None:
+    """The head of an answer whose body comes in pieces."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*headers, (b"x-request-id", request_id), _VERSION],
+        }
+    )

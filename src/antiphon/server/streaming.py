@@ -8,12 +8,12 @@ import asyncio
 from contextlib import aclosing
 from typing import Any
 
-from antiphon.engine import EncodedEvent, Round
+from antiphon.engine import EncodedEvent, EventSource, Relayed
 from antiphon.protocol.errors import AntiphonError
 from antiphon.protocol.events import EVENT_TYPES
 from antiphon.protocol.lifecycle import TERMINAL_EVENTS
 from antiphon.protocol.sse import DONE
-from antiphon.server.replies import start_stream
+from antiphon.server.replies import start_answer, start_stream
 from antiphon.server.settings import ServerLimits
 
 _HEADS = {name: b"event: %b\ndata: " % name.encode() for name in EVENT_TYPES}
@@ -23,8 +23,13 @@ def frame(events: list[EncodedEvent]) -> bytes:
     """Events as server-sent event frames."""
     if len(events) == 1:
         name, data = events[0]
-        return b"%b%b\n\n" % (_HEADS[name], data)
-    return b"".join([b"%b%b\n\n" % (_HEADS[name], data) for name, data in events])
+        return b"%b%b\n\n" % (_HEADS.get(name) or _make_head(name), data)
+    return b"".join([b"%b%b\n\n" % (_HEADS.get(name) or _make_head(name), data) for name, data in events])
+
+
+def _make_head(name: str) -> bytes:
+    """For an event that we do not know: another server's, inside an item that it made."""
+    return b"event: %b\ndata: " % name.encode()
 
 
 class DisconnectWatch:
@@ -37,6 +42,10 @@ class DisconnectWatch:
             raise RuntimeError("a watch needs a task to cancel")
         self._main = task
         self._task: asyncio.Task[None] | None = asyncio.create_task(self._watch(receive))
+
+    def take_back_cancellation(self) -> None:
+        """The watch cancelled its task for its client's sake alone; the task goes on to clean up."""
+        self._main.uncancel()
 
     def give_up(self) -> None:
         """Treat the client as gone."""
@@ -59,38 +68,43 @@ class DisconnectWatch:
 
 
 class StreamSender:
-    """Sends one round's events."""
+    """Sends one source's events."""
 
-    def __init__(self, round_: Round, send: Any, watch: DisconnectWatch, limits: ServerLimits) -> None:
-        self._round = round_
+    def __init__(self, source: EventSource, send: Any, watch: DisconnectWatch, limits: ServerLimits) -> None:
+        self._source = source
         self._send = send
         self._watch = watch
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._last_s = self._loop.time()
         self._writing = False
+        self._ended = False
         self._pulse: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, request_id: bytes) -> None:
-        """The whole stream. The round has been started."""
+        """The whole stream. A round has been started before."""
         async with asyncio.timeout(self._limits.write_timeout_s):
             await start_stream(self._send, request_id)
         self._timer = self._loop.call_later(self._limits.keep_alive_s, self._tick)
         try:
-            async with aclosing(self._round.events()) as batches:
+            async with aclosing(self._source.events()) as batches:
                 async for events in batches:
                     if self._pulse is not None:
                         await self._pulse
                         self._pulse = None
                     if events[-1][0] in TERMINAL_EVENTS:
                         await self._write_last(frame(events) + DONE)
+                        self._ended = True
                         continue
                     # Not through `_write`: a call less for each delta.
                     self._writing = True
                     await self._send({"type": "http.response.body", "body": frame(events), "more_body": True})
                     self._writing = False
                     self._last_s = self._loop.time()
+            if not self._ended:
+                # Nothing was left to say: a stream that is read again from its end.
+                await self._write_last(DONE)
         finally:
             self._timer.cancel()
             if self._pulse is not None:
@@ -112,7 +126,7 @@ class StreamSender:
 
     async def interrupt(self, error: AntiphonError) -> None:
         """The server must stop: the terminal event, unless the client is in the middle of an unfinished write."""
-        events = await self._round.interrupt(error)
+        events = await self._source.interrupt(error)
         if events and not self._writing:
             await self._write_last(frame(events) + DONE)
 
@@ -131,8 +145,54 @@ class StreamSender:
                 self._watch.give_up()
                 return
         elif silence_s >= self._limits.keep_alive_s:
-            if self._pulse is None or self._pulse.done():
-                self._pulse = self._loop.create_task(self._write(frame(self._round.make_keep_alive())))
+            sign = self._source.make_keep_alive()
+            if sign and (self._pulse is None or self._pulse.done()):
+                self._pulse = self._loop.create_task(self._write(frame(sign)))
         else:
             wait_s -= silence_s
         self._timer = self._loop.call_later(max(wait_s, 0.001), self._tick)
+
+
+#: Headers of another server's answer that are ours to set, or concern its connection alone.
+_OWN_HEADERS = frozenset(
+    {
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "server",
+        "set-cookie",
+        "transfer-encoding",
+        "upgrade",
+        "x-request-id",
+    }
+)
+
+
+async def send_relayed(
+    answer: Relayed, receive: Any, send: Any, request_id: bytes, limits: ServerLimits
+) -> None:
+    """Another server's answer, byte for byte; a client that leaves ends it there too."""
+    watch = DisconnectWatch(receive)
+    headers = [
+        (name.lower().encode("latin-1"), value.encode("latin-1"))
+        for name, value in answer.headers.items()
+        if name.lower() not in _OWN_HEADERS
+    ]
+    try:
+        await start_answer(send, request_id, answer.status, headers)
+        async with aclosing(answer.chunks) as chunks:
+            async for chunk in chunks:
+                async with asyncio.timeout(limits.write_timeout_s):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        watch.close()
+        await send({"type": "http.response.body", "body": b""})
+    except (OSError, TimeoutError):
+        return
+    except asyncio.CancelledError:
+        if not watch.left:
+            raise
+        watch.take_back_cancellation()
+    finally:
+        watch.close()
+        await answer.chunks.aclose()

@@ -1,31 +1,45 @@
 """Calls and their outputs along a path: who is still owed an answer, and what does not fit.
 
 Pure bookkeeping over ids. Invariant: after `check_pairing` returns, every output in the items has its
-call on the path and no call is left open.
+call on the path, every approval its request, and no call is left open but those that may be answered late.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from antiphon.protocol.errors import RequestError
-from antiphon.protocol.items import Item, get_call_id, get_item_id, is_call, is_call_output
+from antiphon.protocol.items import (
+    CALL_OUTPUT_TYPES,
+    Item,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    get_call_id,
+    get_item_id,
+    is_call,
+    is_call_output,
+)
 
 _REMEDY = "Remove duplicate items from your input and try again."
+_CALL_TYPES = {output: call for call, output in CALL_OUTPUT_TYPES.items()}
 
 
 def check_pairing(
     items: Iterable[Item],
     *,
-    open_calls: frozenset[str] = frozenset(),
+    open_calls: Collection[str] = (),
+    async_calls: Collection[str] = (),
+    approvals: Mapping[str, bool] | None = None,
+    call_types: Mapping[str, str] | None = None,
     is_earlier_call: Callable[[str], bool] = lambda _: False,
     is_earlier_item: Callable[[str], bool] = lambda _: False,
 ) -> None:
     """Refuse new items that do not pair up with the path that they continue.
 
-    `open_calls` are the path's unanswered calls; the callables tell whether a call id or item id stands on
-    the path at all. Raises `RequestError` (responses-API section 'State errors').
+    `open_calls` are the path's unanswered calls, `async_calls` those that may be answered late, again, or never;
+    `call_types` tells the item types of open calls that are not of functions. `approvals` are its approval
+    requests (`list_approvals`). The callables tell whether a call id or item id stands on the path at all.
+    Raises `RequestError` (responses-API section 'State errors').
     """
-    still_open = dict.fromkeys(open_calls)
-    calls: set[str] = set()
+    check = _Check(open_calls, async_calls, approvals or {}, call_types or {}, is_earlier_call)
     ids: set[str] = set()
     for item in items:
         item_id = get_item_id(item)
@@ -33,23 +47,93 @@ def check_pairing(
             if item_id in ids or is_earlier_item(item_id):
                 raise _refuse(f"Duplicate item found with id {item_id}. {_REMEDY}")
             ids.add(item_id)
+        check.take(item)
+    check.finish()
+
+
+def list_approvals(items: Iterable[Item]) -> dict[str, bool]:
+    """The approval requests among some items: id -> whether it has its answer."""
+    found: dict[str, bool] = {}
+    for item in items:
+        if isinstance(item.value, McpApprovalRequest) and item.value.id is not None:
+            found.setdefault(item.value.id, False)
+        elif isinstance(item.value, McpApprovalResponse):
+            found[item.value.approval_request_id] = True
+    return found
+
+
+class _Check:
+    """The calls of a path while its new items are walked."""
+
+    def __init__(
+        self,
+        open_calls: Collection[str],
+        async_calls: Collection[str],
+        approvals: Mapping[str, bool],
+        call_types: Mapping[str, str],
+        is_earlier_call: Callable[[str], bool],
+    ) -> None:
+        self._open = {call_id: call_types.get(call_id, "function_call") for call_id in open_calls}
+        self._async = set(async_calls)
+        self._approvals = dict(approvals)
+        self._is_earlier_call = is_earlier_call
+        self._calls: set[str] = set()
+
+    def take(self, item: Item) -> None:
+        """One more item."""
+        value = item.value
+        if isinstance(value, McpApprovalRequest) and value.id is not None:
+            self._approvals.setdefault(value.id, False)
+        elif isinstance(value, McpApprovalResponse):
+            self._take_approval(value.approval_request_id)
         call_id = get_call_id(item)
         if call_id is None:
-            continue
+            return
         if is_call(item):
-            if call_id in calls or is_earlier_call(call_id):
-                raise _refuse(f"Duplicate call found with call_id {call_id}. {_REMEDY}")
-            calls.add(call_id)
-            still_open[call_id] = None
+            self._take_call(item, call_id)
         elif is_call_output(item):
-            if call_id in still_open:
-                del still_open[call_id]
-            elif call_id in calls or is_earlier_call(call_id):
-                raise _refuse(f"Function call {call_id} has its output already. {_REMEDY}")
-            else:
-                raise _refuse(f"No tool call found for function call output with call_id {call_id}.")
-    for call_id in still_open:
-        raise _refuse(f"No tool output found for function call {call_id}.")
+            self._take_output(item, call_id)
+
+    def _take_call(self, item: Item, call_id: str) -> None:
+        if call_id in self._calls or self._is_earlier_call(call_id):
+            raise _refuse(f"Duplicate call found with call_id {call_id}. {_REMEDY}")
+        self._calls.add(call_id)
+        if getattr(item.value, "is_async", None):
+            self._async.add(call_id)
+        else:
+            self._open[call_id] = item.type
+
+    def _take_output(self, item: Item, call_id: str) -> None:
+        if call_id in self._async:
+            return
+        kind = _name_type(_CALL_TYPES[item.type])
+        if call_id in self._open:
+            del self._open[call_id]
+        elif call_id in self._calls or self._is_earlier_call(call_id):
+            raise _refuse(f"{kind.capitalize()} {call_id} has its output already. {_REMEDY}")
+        else:
+            raise _refuse(f"No tool call found for {kind} output with call_id {call_id}.")
+
+    def _take_approval(self, request_id: str) -> None:
+        is_answered = self._approvals.get(request_id)
+        if is_answered is None:
+            raise _refuse(
+                f"No approval request found for MCP approval response with approval_request_id {request_id}."
+            )
+        if is_answered:
+            raise _refuse(f"MCP approval request {request_id} has its response already. {_REMEDY}")
+        self._approvals[request_id] = True
+
+    def finish(self) -> None:
+        """Nothing comes any more: is a call left open?"""
+        for call_id, item_type in self._open.items():
+            if call_id not in self._async:
+                raise _refuse(f"No tool output found for {_name_type(item_type)} {call_id}.")
+
+
+def _name_type(item_type: str) -> str:
+    """The words for a type of call: `custom_tool_call` -> `custom tool call`."""
+    return item_type.replace("_", " ")
 
 
 def _refuse(message: str) -> RequestError:

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from antiphon.backends.chat_completions.refusals import read_stream_error
 from antiphon.backends.chat_completions.text_readers import TextReader
 from antiphon.backends.chat_completions.thinking import ThinkSplitter
 from antiphon.backends.interface import (
@@ -22,6 +21,8 @@ from antiphon.backends.interface import (
     RefusalDelta,
     TextDelta,
 )
+from antiphon.backends.refusals import read_stream_error
+from antiphon.backends.usage import make_usage
 from antiphon.protocol.errors import AntiphonError, BackendError
 
 
@@ -80,10 +81,6 @@ class _PromptDetails(msgspec.Struct, gc=False):
 
 class _CompletionDetails(msgspec.Struct, gc=False):
     reasoning_tokens: int | None = None
-
-
-#: Larger counts are no counts.
-MAX_TOKENS = 2_147_483_647
 
 
 class _Usage(msgspec.Struct):
@@ -351,34 +348,20 @@ def _read_usage(raw: msgspec.Raw) -> BackendUsage | None:
         usage = _decode_usage(raw)
     except msgspec.DecodeError:
         return None
-    if usage is None or not usage.prompt_tokens or not _is_count(usage.prompt_tokens):
-        # No prompt has no tokens: Ollama says 0 where it did not count.
-        return None
-    if usage.completion_tokens is not None and not _is_count(usage.completion_tokens):
+    if usage is None:
         return None
     prompt = usage.prompt_tokens_details or _PromptDetails()
     written = (
         prompt.cache_write_tokens if prompt.cache_write_tokens is not None else prompt.created_cache_tokens
     )
     details = usage.completion_tokens_details
-    return BackendUsage(
-        input_tokens=usage.prompt_tokens,
-        output_tokens=usage.completion_tokens or 0,
-        cached_tokens=_take_part(prompt.cached_tokens, usage.prompt_tokens),
-        cache_write_tokens=_take_part(written, usage.prompt_tokens),
-        reasoning_tokens=_take_part(
-            details.reasoning_tokens if details else None, usage.completion_tokens or 0
-        ),
+    return make_usage(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        cached_tokens=prompt.cached_tokens,
+        cache_write_tokens=written,
+        reasoning_tokens=details.reasoning_tokens if details else None,
     )
-
-
-def _is_count(value: int) -> bool:
-    return 0 <= value <= MAX_TOKENS
-
-
-def _take_part(part: int | None, whole: int) -> int | None:
-    """A count that is part of another; one that cannot be counts as not told."""
-    return part if part is not None and 0 <= part <= whole else None
 
 
 def _read_timings(raw: msgspec.Raw | None) -> BackendUsage | None:

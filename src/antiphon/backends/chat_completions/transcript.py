@@ -4,24 +4,44 @@ The messages of a node depend on that node's items and the profile alone, so a l
 begin with the bytes of the earlier ones and the backend's prompt cache stays warm.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
 from antiphon.backends.chat_completions.decode import is_json_object
-from antiphon.backends.interface import NO_CALLS, Segment
-from antiphon.context import Profile
-from antiphon.protocol.content import (
-    InputImage,
-    InputText,
-    OutputText,
-    Part,
-    ReasoningText,
-    Refusal,
-    SummaryText,
+from antiphon.backends.chat_completions.message_parts import (
+    encode_image,
+    encode_text,
+    find_images,
+    find_untold,
+    read_content,
+    read_reasoning,
+    read_text,
 )
-from antiphon.protocol.items import FunctionCall, FunctionCallOutput, Item, Message, Reasoning
+from antiphon.backends.interface import NO_CALLS, Segment
+from antiphon.context import (
+    LoweredCall,
+    LoweredMessage,
+    LoweredOutput,
+    Profile,
+    lower_call,
+    lower_message,
+    lower_output,
+)
+from antiphon.context.lowering import mark_late
+from antiphon.protocol.content import InputImage, Part
+from antiphon.protocol.items import (
+    AdditionalTools,
+    ConfigurationUpdate,
+    Item,
+    McpApprovalResponse,
+    McpListTools,
+    Message,
+    Reasoning,
+    ToolSearchCall,
+    ToolSearchOutput,
+)
 
 #: Said in place of a user message where a template demands one and the history has none.
 CONTINUE_TEXT = "Continue."
@@ -30,6 +50,8 @@ _IMAGE_BELOW = "[image: see below]"
 
 _encode = msgspec.json.Encoder().encode
 _SYSTEM_ROLES = frozenset({"system", "developer"})
+#: Items that say nothing themselves: they bring tools or settings.
+_SILENT = (AdditionalTools, ConfigurationUpdate, McpListTools)
 
 
 def transcribe(
@@ -38,6 +60,7 @@ def transcribe(
     *,
     at_start: bool,
     open_calls: Mapping[str, str] = NO_CALLS,
+    async_calls: Collection[str] = (),
 ) -> Segment:
     """The chat messages of some items, comma-joined; see `Segment` and `Backend.transcribe`.
 
@@ -45,7 +68,8 @@ def transcribe(
     `{"role":"user",...},{"role":"assistant","tool_calls":[...]},{"role":"tool",...}`
     """
     lead, rest = _take_lead(items) if at_start else ([], items)
-    writer = _Writer(profile) if profile.tools == "native" else _PlainWriter(profile, open_calls)
+    kind = _Writer if profile.tools == "native" else _PlainWriter
+    writer = kind(profile, open_calls, async_calls)
     for item in rest:
         writer.write(item)
     messages = writer.finish()
@@ -64,9 +88,11 @@ def _take_lead(items: Sequence[Item]) -> tuple[list[tuple[str, str]], Sequence[I
     lead: list[tuple[str, str]] = []
     for position, item in enumerate(items):
         value = item.value
+        if isinstance(value, _SILENT):
+            continue
         if not isinstance(value, Message) or value.role not in _SYSTEM_ROLES:
             return lead, items[position:]
-        lead.append((value.role, _read_text(value.content)))
+        lead.append((value.role, read_text(value.content)))
     return lead, ()
 
 
@@ -87,27 +113,39 @@ def _mark(role: str, text: str) -> dict[str, Any]:
     return {"role": "user", "content": f"[{role} message]\n{text}"}
 
 
+#: The id of the call, the result's text, its images.
+_PlainResult: TypeAlias = tuple[str, str, list[InputImage]]
+
+
 class _Block:
     """A message; if it is an assistant's, with the results of its calls behind it, then their images."""
 
-    __slots__ = ("images", "messages", "results")
+    __slots__ = ("images", "messages", "open_calls", "own_results", "results")
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self.messages = list(messages)
         self.images: list[dict[str, Any]] = []
-        #: Results told in plain words: id of the call, text, images.
-        self.results: list[tuple[str, str, list[InputImage]]] = []
+        #: Its calls that have no result so far.
+        self.open_calls: set[str] = set()
+        #: Results told in plain words: first those that came with their calls, then those of the client.
+        self.own_results: list[_PlainResult] = []
+        self.results: list[_PlainResult] = []
 
 
 class _Writer:
     """Collects messages; assistant items in a row become one message, results follow their calls.
 
     One message, for templates that let roles alternate alone, and because nothing may stand between a
-    call and its result.
+    call and its result. A call whose item holds its result (MCP, web search, the stand-in of an async call)
+    ends its message: the model went on after the result, within the same response. Not so where a call beside it
+    waits for the client: then the response ended, and what follows was said together with it.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(
+        self, profile: Profile, _open_calls: Mapping[str, str], async_calls: Collection[str]
+    ) -> None:
         self._profile = profile
+        self._async_calls = set(async_calls)
         # The first block takes the results of calls that an earlier node made.
         self._blocks = [_Block()]
         self._owners: dict[str, _Block] = {}
@@ -128,32 +166,69 @@ class _Writer:
         value = item.value
         if isinstance(value, Message):
             self._write_message(value)
-        elif isinstance(value, FunctionCall):
-            self._write_call(value)
-        elif isinstance(value, FunctionCallOutput):
-            self._write_output(value)
         elif isinstance(value, Reasoning):
             self._write_reasoning(value)
+        elif not self._write_lowered(item):
+            self._leave_out(item)
+
+    def _write_lowered(self, item: Item) -> bool:
+        """Calls, results, and messages of other kinds; whether the item was any of these."""
+        call, output = lower_call(item), lower_output(item)
+        if call is not None:
+            self._write_call(call)
+            if call.is_async:
+                self._async_calls.add(call.call_id)
+            if output is not None:
+                said = self._assistant
+                self._write_output(output, came_with_call=True)
+                if self._blocks[-1].open_calls:
+                    self._assistant = said
+            return True
+        if output is not None:
+            if output.call_id in self._async_calls:
+                # Its call has its stand-in already, and what stands before it must stay as it is.
+                self._write_marked(LoweredMessage(mark_late(output.call_id), output.content))
+            else:
+                self._write_output(output)
+            return True
+        message = lower_message(item)
+        if message is not None:
+            self._write_marked(message)
+        return message is not None
+
+    def _leave_out(self, item: Item) -> None:
+        if isinstance(item.value, (*_SILENT, McpApprovalResponse)):
+            return
+        if isinstance(item.value, ToolSearchCall | ToolSearchOutput):
+            self._warn("A search for tools that another server made is not shown; what it found is offered.")
         else:
-            raise TypeError(f"item type '{item.type}' has no chat message")
+            self._warn(f"Items of type '{item.type}' cannot be told to this model and are not shown.")
 
     def _write_message(self, message: Message) -> None:
         if message.role == "assistant":
-            self._append_text(_read_text(message.content))
+            self._append_text(read_text(message.content))
             return
         self._assistant = None
+        self._note_parts(message.content)
         if message.role == "user":
-            self._note_details(message.content)
-            self._blocks.append(_Block({"role": "user", "content": _read_content(message.content)}))
+            self._blocks.append(_Block({"role": "user", "content": read_content(message.content)}))
         elif self._profile.system_messages == "anywhere":
-            self._blocks.append(_Block({"role": "system", "content": _read_text(message.content)}))
+            self._blocks.append(_Block({"role": "system", "content": read_text(message.content)}))
         else:
-            self._blocks.append(_Block(_mark(message.role, _read_text(message.content))))
+            self._blocks.append(_Block(_mark(message.role, read_text(message.content))))
+
+    def _write_marked(self, message: LoweredMessage) -> None:
+        self._assistant = None
+        self._note_parts(message.content)
+        content = read_content(message.content)
+        mark = f"[{message.mark}]\n"
+        said = mark + content if isinstance(content, str) else [encode_text(mark.rstrip()), *content]
+        self._blocks.append(_Block({"role": "user", "content": said}))
 
     def _append_text(self, text: str) -> None:
         _append(self._open_assistant(), "content", text)
 
-    def _write_call(self, call: FunctionCall) -> None:
+    def _write_call(self, call: LoweredCall) -> None:
         assistant = self._open_assistant()
         arguments = call.arguments if call.arguments.strip() else "{}"
         if not is_json_object(arguments.encode()):
@@ -167,26 +242,39 @@ class _Writer:
                 "function": {"name": call.name, "arguments": arguments},
             }
         )
-        self._owners[call.call_id] = self._blocks[-1]
+        self._note_call(call)
 
-    def _write_output(self, output: FunctionCallOutput) -> None:
-        call_id = output.call_id or ""
+    def _note_call(self, call: LoweredCall) -> None:
+        """Its result belongs behind the message that is open now."""
+        block = self._owners[call.call_id] = self._blocks[-1]
+        block.open_calls.add(call.call_id)
+
+    def _find_owner(self, call_id: str) -> _Block:
+        """Where a result belongs: the call has it now."""
         block = self._owners.get(call_id, self._blocks[0])
+        block.open_calls.discard(call_id)
+        return block
+
+    def _write_output(self, output: LoweredOutput, *, came_with_call: bool = False) -> None:
+        call_id, content = output.call_id, output.content
+        block = self._find_owner(call_id)
         block.messages.append(
-            {"role": "tool", "tool_call_id": call_id, "content": _read_text(output.output, _IMAGE_BELOW)}
+            {"role": "tool", "tool_call_id": call_id, "content": read_text(content, _IMAGE_BELOW)}
         )
-        self._note_details(output.output)
-        images = [] if isinstance(output.output, str) else _find_images(output.output)
+        self._note_parts(content)
+        images = find_images(content)
         if images:
             # Tool messages take text alone, so a user message behind the last result shows the images.
-            said = {"type": "text", "text": f"[image from the result of call {call_id}]"}
-            block.images.append({"role": "user", "content": [said, *map(_image_part, images)]})
+            said = encode_text(f"[image from the result of call {call_id}]")
+            block.images.append({"role": "user", "content": [said, *map(encode_image, images)]})
         self._assistant = None
 
     def _write_reasoning(self, reasoning: Reasoning) -> None:
         field = self._profile.reasoning_field
-        text = _read_reasoning(reasoning)
+        text = read_reasoning(reasoning)
         if not text:
+            if reasoning.encrypted_content is not None:
+                self._warn("Reasoning that another server sealed is not shown to this model.")
             return
         if field == "none":
             self._warn("Earlier reasoning is not sent back to this model.")
@@ -200,12 +288,14 @@ class _Writer:
             self._blocks.append(_Block(self._assistant))
         return self._assistant
 
-    def _note_details(self, content: str | Sequence[Part]) -> None:
+    def _note_parts(self, content: str | Sequence[Part]) -> None:
         """Chat Completions knows the details `low` and `high`; `auto` is to leave the choice to the server."""
-        if not isinstance(content, str) and any(
-            image.detail == "original" for image in _find_images(content)
-        ):
+        if any(image.detail == "original" for image in find_images(content)):
             self._warn("The image detail 'original' cannot be told to this server, which chooses its own.")
+        for part_type in find_untold(content):
+            self._warn(
+                f"Parts of type '{part_type}' cannot be told to this model; their names stand in place."
+            )
 
     def _warn(self, text: str) -> None:
         self._warnings[text] = None
@@ -218,8 +308,8 @@ class _PlainWriter(_Writer):
     the call where it comes in tool messages (measured).
     """
 
-    def __init__(self, profile: Profile, open_calls: Mapping[str, str]) -> None:
-        super().__init__(profile)
+    def __init__(self, profile: Profile, open_calls: Mapping[str, str], async_calls: Collection[str]) -> None:
+        super().__init__(profile, open_calls, async_calls)
         self._names = dict(open_calls)
         self._places = {call_id: place for place, call_id in enumerate(open_calls)}
 
@@ -227,28 +317,30 @@ class _PlainWriter(_Writer):
         messages: list[dict[str, Any]] = []
         for block in self._blocks:
             messages += map(_join_pieces, block.messages)
-            if block.results:
-                messages.append(self._tell_results(block))
+            # The client's come with a later node, if its history is kept here: in a message of their own.
+            messages += [
+                self._tell_results(results) for results in (block.own_results, block.results) if results
+            ]
         return messages
 
-    def _write_call(self, call: FunctionCall) -> None:
+    def _write_call(self, call: LoweredCall) -> None:
         self._append_text(f"I called {call.name} with {call.arguments.strip() or '{}'}.")
         self._names[call.call_id] = call.name
         self._places[call.call_id] = len(self._places)
-        self._owners[call.call_id] = self._blocks[-1]
+        self._note_call(call)
 
-    def _write_output(self, output: FunctionCallOutput) -> None:
-        call_id = output.call_id or ""
-        self._note_details(output.output)
-        images = [] if isinstance(output.output, str) else _find_images(output.output)
-        block = self._owners.get(call_id, self._blocks[0])
-        block.results.append((call_id, _read_text(output.output, _IMAGE_BELOW), images))
+    def _write_output(self, output: LoweredOutput, *, came_with_call: bool = False) -> None:
+        self._note_parts(output.content)
+        images = find_images(output.content)
+        block = self._find_owner(output.call_id)
+        results = block.own_results if came_with_call else block.results
+        results.append((output.call_id, read_text(output.content, _IMAGE_BELOW), images))
         self._assistant = None
 
-    def _tell_results(self, block: _Block) -> dict[str, Any]:
+    def _tell_results(self, given: list[_PlainResult]) -> dict[str, Any]:
         """One user message, the results in the order of their calls."""
         last = len(self._places)
-        results = sorted(block.results, key=lambda result: self._places.get(result[0], last))
+        results = sorted(given, key=lambda result: self._places.get(result[0], last))
         told = "\n\n".join(
             f"Result of {self._names.get(call_id, call_id)}: {text or '(empty)'}"
             for call_id, text, _ in results
@@ -256,7 +348,7 @@ class _PlainWriter(_Writer):
         images = [image for _, _, images in results for image in images]
         if not images:
             return {"role": "user", "content": told}
-        return {"role": "user", "content": [{"type": "text", "text": told}, *map(_image_part, images)]}
+        return {"role": "user", "content": [encode_text(told), *map(encode_image, images)]}
 
 
 class _Pieces(list[str]):
@@ -276,47 +368,3 @@ def _join_pieces(message: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, _Pieces):
             message[field] = "\n\n".join(value)
     return message
-
-
-def _find_images(content: Sequence[Part]) -> list[InputImage]:
-    return [part for part in content if isinstance(part, InputImage)]
-
-
-def _read_text(content: str | Sequence[Part], image_text: str = "") -> str:
-    """The text of some parts, a line each; `image_text` stands for an image."""
-    if isinstance(content, str):
-        return content
-    return "\n".join(image_text if isinstance(part, InputImage) else _part_text(part) for part in content)
-
-
-def _part_text(part: Part) -> str:
-    if isinstance(part, InputText | OutputText | SummaryText | ReasoningText):
-        return part.text
-    if isinstance(part, Refusal):
-        return part.refusal
-    raise TypeError(f"content part '{type(part).__name__}' has no text")
-
-
-def _read_content(content: str | Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Text as one string, which every template takes; a list of parts only where there are images."""
-    if isinstance(content, str):
-        return content
-    if not _find_images(content):
-        return _read_text(content)
-    return [_image_part(part) if isinstance(part, InputImage) else _text_part(part) for part in content]
-
-
-def _text_part(part: Part) -> dict[str, Any]:
-    return {"type": "text", "text": _part_text(part)}
-
-
-def _image_part(part: InputImage) -> dict[str, Any]:
-    image: dict[str, Any] = {"url": part.image_url}
-    if part.detail in ("low", "high"):
-        image["detail"] = part.detail
-    return {"type": "image_url", "image_url": image}
-
-
-def _read_reasoning(reasoning: Reasoning) -> str:
-    parts: Sequence[Part] = reasoning.content or reasoning.summary
-    return "\n\n".join(_part_text(part) for part in parts)

@@ -4,14 +4,14 @@ It knows when the model server runs, not what it is asked. Invariant: what a dyi
 is asked of the next one, once; an answer that had begun fails.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import TypeVar
 
 import aiohttp
 
 from antiphon.backends.chat_completions import ChatCompletionsBackend
-from antiphon.backends.interface import NO_CALLS, Ask, BackendEvent, ModelFacts, Opened, Segment
+from antiphon.backends.interface import NO_CALLS, Ask, BackendEvent, ModelFacts, Opened, Relayed, Segment
 from antiphon.backends.local.runtime import LocalRuntime
 from antiphon.context import Profile
 from antiphon.protocol.errors import BackendError
@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 class LocalBackend:
     """A model that this process runs itself, in a child."""
+
+    speaks_responses = False
 
     def __init__(self, runtime: LocalRuntime, inner: ChatCompletionsBackend) -> None:
         self.name = inner.name
@@ -39,9 +41,12 @@ class LocalBackend:
         *,
         at_start: bool,
         open_calls: Mapping[str, str] = NO_CALLS,
+        async_calls: Collection[str] = (),
     ) -> Segment:
         """See the dialect's."""
-        return self._inner.transcribe(items, profile, at_start=at_start, open_calls=open_calls)
+        return self._inner.transcribe(
+            items, profile, at_start=at_start, open_calls=open_calls, async_calls=async_calls
+        )
 
     async def stream(self, ask: Ask) -> AsyncGenerator[list[BackendEvent], None]:
         """One answer; see the interface's contract."""
@@ -88,6 +93,10 @@ class LocalBackend:
     async def count_tokens(self, ask: Ask) -> int | None:
         """The exact number of prompt tokens."""
         return await self._retry(lambda: self._inner.count_tokens(ask))
+
+    async def relay(self, path: str, body: bytes) -> Relayed:
+        """Hand a request on to the running server."""
+        return await self._retry(lambda: self._inner.relay(path, body))
 
     async def close(self) -> None:
         """Let go of connections and end the child."""

@@ -230,7 +230,8 @@ class LocalRuntime:
             self._settled.set()
             await child.process.wait()
             self._settled.clear()
-            return time.monotonic() - ready_at, await child.describe_end() + child.render_tail()
+            # Not its last words: behind its start they may quote what it was asked.
+            return time.monotonic() - ready_at, await child.describe_end()
         finally:
             self._settled.clear()
             await child.end()

@@ -79,7 +79,7 @@ def find_named_tools(window: Window, ask: Ask) -> list[FunctionTool]:
     if ask.tool_choice == "none":
         return []
     text = window.last_user_text()
-    return [tool for tool in ask.tools if _is_named(tool.name, text)]
+    return [tool for tool in ask.tools if any(_is_named(name, text) for name in _spoken_names(tool))]
 
 
 def find_facts(text: str) -> Iterator[Fact]:
@@ -103,6 +103,14 @@ def _to_fact(match: re.Match[str]) -> Fact:
     value = match["quoted"] or match["plain"].rstrip(".:/'’-")
     subject = match["subject"] if "subject" in match.re.groupindex else "name"
     return Fact(" ".join((subject or "").lower().split()), value)
+
+
+def _spoken_names(tool: FunctionTool) -> Iterator[str]:
+    """A user names a member of a namespace by its own name, too: `mcp__echo__say` is "say"."""
+    yield tool.name
+    _, separator, own = tool.name.rpartition("__")
+    if separator and own:
+        yield own
 
 
 def _is_named(name: str, text: str) -> bool:
@@ -156,7 +164,8 @@ def _call_tools(window: Window, ask: Ask) -> Content:
     text = window.last_user_text()
     for tool in tools:
         # A tool's own name is no argument for it.
-        text = re.sub(re.escape(tool.name), " ", text)
+        for name in _spoken_names(tool):
+            text = re.sub(re.escape(name), " ", text)
     source = Source(text)
     return Content(calls=tuple(Call(name=t.name, arguments=_build_arguments(t, source)) for t in tools))
 

@@ -6,7 +6,7 @@ penalties, effort, verbosity, hints) and honours the rest. Invariant: usage equa
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -25,6 +25,7 @@ from antiphon.backends.interface import (
     Opened,
     ReasoningDelta,
     RefusalDelta,
+    Relayed,
     Segment,
     TextDelta,
 )
@@ -32,6 +33,7 @@ from antiphon.backends.scripted.acts import find_named_tools, perform
 from antiphon.backends.scripted.script import Answer, Rule, Script, Trouble, load_script
 from antiphon.backends.scripted.window import (
     MESSAGE_TOKENS,
+    SILENT,
     TOKEN,
     Window,
     count_text,
@@ -46,15 +48,20 @@ from antiphon.protocol.errors import (
     BackendRefusedError,
     BackendTimeoutError,
     ContextOverflowError,
+    RequestError,
 )
-from antiphon.protocol.item_types import Message
+from antiphon.protocol.item_types import CustomToolCallOutput, FunctionCallOutput, Message
 from antiphon.protocol.items import Item
 
+#: Items whose parts may be files.
+_WITH_PARTS = (Message, FunctionCallOutput, CustomToolCallOutput)
 _WORDS = re.compile(r"\S+\s*|\s+")
 
 
 class ScriptedBackend:
     """A model server without a server; see the package's docstring."""
+
+    speaks_responses = False
 
     def __init__(self, name: str = "scripted", script: Script | None = None) -> None:
         self.name = name
@@ -69,16 +76,19 @@ class ScriptedBackend:
         *,
         at_start: bool,
         open_calls: Mapping[str, str] = NO_CALLS,
+        async_calls: Collection[str] = (),
     ) -> Segment:
         """The items' own bytes; leading system and developer texts become `lead` at the start."""
         leading: list[str] = []
-        if at_start:
-            for item in items:
-                text = _read_leading(item)
-                if text is None:
-                    break
+        start = 0
+        for item in items if at_start else ():
+            text = _read_leading(item)
+            if text is not None:
                 leading.append(text)
-        return Segment("\n\n".join(leading), b",".join(item.raw for item in items[len(leading) :]))
+            elif item.type not in SILENT:
+                break
+            start += 1
+        return Segment("\n\n".join(leading), b",".join(map(_encode_item, items[start:])))
 
     async def stream(self, ask: Ask) -> AsyncGenerator[list[BackendEvent], None]:
         """One answer, a delta at a time; raises before `Opened` what a server would refuse."""
@@ -123,6 +133,14 @@ class ScriptedBackend:
     async def count_tokens(self, ask: Ask) -> int | None:
         """Exact: what `usage` will say."""
         return read_window(ask).tokens
+
+    async def relay(self, path: str, body: bytes) -> Relayed:
+        """Refused: a script answers responses alone."""
+        raise RequestError(
+            f"The model is played by a script of endpoint '{self.name}', which has no {path}. "
+            "Ask for it at /v1/responses, or name a model of a real server.",
+            param="model",
+        )
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -231,6 +249,13 @@ def _fits(rule: Rule, window: Window, ask: Ask) -> bool:
     if rule.wants_json not in (None, wants_json):
         return False
     return rule.when is None or re.search(rule.when, window.last_user_text()) is not None
+
+
+def _encode_item(item: Item) -> bytes:
+    """The item's own bytes; where it holds a file, its view, in which the file has become text."""
+    if b'"input_file"' in item.raw and isinstance(item.value, _WITH_PARTS):
+        return msgspec.json.encode(item.value)
+    return item.raw
 
 
 def _read_leading(item: Item) -> str | None:

@@ -47,7 +47,7 @@ class Part(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True
 
 
 class Call(Part, frozen=True, kw_only=True):
-    """A function call; without an `id` the server gives one."""
+    """A call of a function, under its flat name (`namespace__name`); without an `id` the server gives one."""
 
     name: str
     arguments: str | dict[str, Any] = {}

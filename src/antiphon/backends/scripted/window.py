@@ -2,17 +2,20 @@
 
 Counting, exact and documented: a token is a run of word characters or one other visible character. Each
 message, call, output and tool costs 4 tokens beside its text, an image 85, the answer's opening 3. Ids,
-status and keys cost nothing, nor does earlier reasoning, which is not read again; so a continued window
-and the same history sent in full count the same.
+status and keys cost nothing, nor does earlier reasoning, which is not read again, nor do items that only
+bring tools or settings; so a continued window and the same history sent in full count the same.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from antiphon.backends.interface import Ask
+from antiphon.context import flatten_name, lower_call, lower_message, lower_output
+from antiphon.protocol.content import ToolOutputPart
+from antiphon.protocol.items import decode_stored_item
 
 MESSAGE_TOKENS = 4
 IMAGE_TOKENS = 85
@@ -30,6 +33,8 @@ _ROLES: dict[str, PieceKind] = {
 }
 #: Keys that an item gains or loses between its first sending and its replay.
 _UNCOUNTED = frozenset({"id", "status", "created_by"})
+#: Items that say nothing themselves.
+SILENT = frozenset({"additional_tools", "configuration_update", "mcp_list_tools"})
 _MODEL_MADE: frozenset[PieceKind] = frozenset({"assistant", "call"})
 
 
@@ -81,9 +86,7 @@ def read_window(ask: Ask) -> Window:
     pieces = [_read_message({"role": "system", "content": ask.system})] if ask.system else []
     transcript = b",".join(piece for piece in ask.transcript if len(piece))
     for item in msgspec.json.decode(b"[" + transcript + b"]", type=list[dict[str, Any]]):
-        piece = _read_item(item)
-        if piece is not None:
-            pieces.append(piece)
+        pieces += _read_item(item)
     tools = 0 if ask.tool_choice == "none" else sum(map(_count_tool, ask.tools))
     return Window(tuple(pieces), OPENING_TOKENS + tools + sum(piece.tokens for piece in pieces))
 
@@ -98,23 +101,49 @@ def _count_tool(tool: Any) -> int:
     return MESSAGE_TOKENS + sum(map(count_text, (tool.name, tool.description or "", parameters)))
 
 
-def _read_item(item: dict[str, Any]) -> Piece | None:
-    """None for what the model does not read."""
+def _read_item(item: dict[str, Any]) -> list[Piece]:
+    """Nothing for what the model does not read; two pieces for a call that holds its own result."""
     kind = item.get("type") or "message"
     call_id = item.get("call_id") or ""
     if kind == "reasoning":
-        return None
+        return []
     if kind == "message":
-        return _read_message(item)
-    if kind in ("function_call", "custom_tool_call"):
-        name, text = item["name"], item.get("arguments") or item.get("input") or ""
-        return Piece("call", text, MESSAGE_TOKENS + count_text(name) + count_text(text), name, call_id)
+        return [_read_message(item)]
+    if kind in ("function_call", "custom_tool_call") and not item.get("async"):
+        name = flatten_name(item.get("namespace"), item["name"])
+        return [_make_call(name, item.get("arguments") or item.get("input") or "", call_id)]
     if kind in ("function_call_output", "custom_tool_call_output"):
         text, images = _read_content(item.get("output"))
-        return Piece("output", text, _count(text, images), "", call_id)
+        return [Piece("output", text, _count(text, images), "", call_id)]
+    return _read_lowered(item, kind)
+
+
+def _read_lowered(item: dict[str, Any], kind: str) -> list[Piece]:
+    """Calls, outputs and messages of all other kinds, in the words that every chat model is told."""
+    decoded = decode_stored_item(msgspec.json.encode(item))
+    call, output, message = lower_call(decoded), lower_output(decoded), lower_message(decoded)
+    pieces = []
+    if call is not None:
+        pieces.append(_make_call(call.name, call.arguments, call.call_id))
+    if output is not None:
+        text, images = _read_parts(output.content)
+        pieces.append(Piece("output", text, _count(text, images), "", output.call_id))
+    if message is not None:
+        text, images = _read_parts(message.content)
+        pieces.append(Piece("user", text, _count(text, images)))
+    if pieces or kind in SILENT or kind == "mcp_approval_response":
+        return pieces
     counted = {key: value for key, value in item.items() if key not in _UNCOUNTED and value is not None}
     text = msgspec.json.encode(counted).decode()
-    return Piece("other", text, _count(text, 0))
+    return [Piece("other", text, _count(text, 0))]
+
+
+def _make_call(name: str, text: str, call_id: str) -> Piece:
+    return Piece("call", text, MESSAGE_TOKENS + count_text(name) + count_text(text), name, call_id)
+
+
+def _read_parts(content: str | Sequence[ToolOutputPart]) -> tuple[str, int]:
+    return _read_content(content if isinstance(content, str) else msgspec.to_builtins(list(content)))
 
 
 def _read_message(item: dict[str, Any]) -> Piece:

@@ -3,7 +3,8 @@
 `python -m antiphon.checker.doubles NAME PORT` serves one. They know no probe; the honest one passes them all.
 """
 
+from antiphon.checker.doubles.families import FAMILIES
 from antiphon.checker.doubles.honest import HonestDouble
-from antiphon.checker.doubles.serving import DOUBLES, serve_double
+from antiphon.checker.doubles.serving import DOUBLES, SINGLE_DOUBLES, list_double_names, serve_double
 
-__all__ = ["DOUBLES", "HonestDouble", "serve_double"]
+__all__ = ["DOUBLES", "FAMILIES", "SINGLE_DOUBLES", "HonestDouble", "list_double_names", "serve_double"]

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from antiphon.checker.doubles.conversing import Conversation
 from antiphon.checker.doubles.honest import (
     HonestDouble,
     Item,
@@ -132,25 +133,28 @@ class ShortErrors(HonestDouble):
 class IgnoresUnknownFields(HonestDouble):
     """Takes parameters that the API does not have, and forgets them."""
 
-    def check_known(self, body: dict[str, Any]) -> None:
-        return
+    allowed = frozenset({"unknown_parameter"})
 
 
 class IgnoresWrongValues(HonestDouble):
     """Takes values of any type and any spelling, and makes what it can of them."""
 
-    def check_values(self, body: dict[str, Any]) -> None:
-        if not isinstance(body.get("input"), str | list):
-            body["input"] = str(body.get("input"))
+    allowed = frozenset({"invalid_type", "invalid_value"})
+
+    def prepare(self, body: dict[str, Any]) -> dict[str, Any]:
+        if "input" in body and not isinstance(body["input"], str | list):
+            body["input"] = str(body["input"])
         if not isinstance(body.get("metadata"), dict):
             body["metadata"] = {}
+        if isinstance(body.get("temperature"), str):
+            body["temperature"] = 1
+        return body
 
 
 class AssumesModel(HonestDouble):
     """Answers a request without a model with the one that it has."""
 
-    def check_required(self, body: dict[str, Any]) -> None:
-        super().check_required(body | {"model": ""})
+    allowed = frozenset({"missing_model"})
 
     def check_model(self, body: dict[str, Any]) -> None:
         if "model" in body:
@@ -167,8 +171,7 @@ class TakesAnyModel(HonestDouble):
 class NeedsNoInput(HonestDouble):
     """Answers a request that has nothing to answer."""
 
-    def check_required(self, body: dict[str, Any]) -> None:
-        super().check_required(body | {"input": "something"})
+    allowed = frozenset({"missing_input", "empty_input"})
 
 
 class FindsNothing(HonestDouble):
@@ -231,6 +234,12 @@ class ForbidsOtherKeys(HonestDouble):
         if response_id not in self.records and any(response_id in kept for kept in self.tenants.values()):
             raise ForbiddenError(f"You may not see '{response_id}'.")
         return super().find_record(response_id)
+
+    def find_conversation(self, conversation_id: str) -> Conversation:
+        kept = any(conversation_id in shelf for shelf in self.shelves.values())
+        if kept and conversation_id not in self.conversations:
+            raise ForbiddenError(f"You may not see '{conversation_id}'.")
+        return super().find_conversation(conversation_id)
 
 
 class ForgetsAtRestart(HonestDouble):

@@ -7,6 +7,7 @@ verdict undecided.
 from typing import Any
 
 from antiphon.checker.answers import Answer, Refusal, decode_json
+from antiphon.checker.requirements.judging import judge_refusal, tell
 from antiphon.checker.requirements.speaking import CUT_TOKENS, GREETING, LONG_TASK, TOOL, judge_cut
 from antiphon.checker.subject import Subject, user
 from antiphon.checker.verdicts import Outcome, failed, passed, undecided
@@ -32,11 +33,11 @@ async def probe_truncation(subject: Subject) -> Outcome:
     """truncation "auto": the response says so, or the request is refused."""
     answer = await subject.create([user(GREETING)], truncation="auto")
     if isinstance(answer, Refusal):
-        return _judge_refusal(answer, "truncation")
+        return judge_refusal(answer, "truncation")
     echoed = answer.body.get("truncation")
     if echoed == "auto":
         return passed("the response says truncation 'auto'")
-    return failed(f"truncation 'auto' was answered, and the response says {_tell(echoed)}")
+    return failed(f"truncation 'auto' was answered, and the response says {tell(echoed)}")
 
 
 async def probe_store(subject: Subject) -> Outcome:
@@ -45,10 +46,10 @@ async def probe_store(subject: Subject) -> Outcome:
     for sent, fields in choices:
         answer = await subject.create([user(GREETING)], **fields)
         if isinstance(answer, Refusal):
-            return _judge_refusal(answer, "store")
+            return judge_refusal(answer, "store")
         if answer.body.get("store") is not sent:
             asked = "store false" if fields else "the default, store true,"
-            return failed(f"{asked} was answered, and the response says {_tell(answer.body.get('store'))}")
+            return failed(f"{asked} was answered, and the response says {tell(answer.body.get('store'))}")
     return passed("the response says store false where that was asked for, and true without")
 
 
@@ -59,7 +60,7 @@ async def probe_max_output_tokens(subject: Subject) -> Outcome:
     )
     if "max_output_tokens" in subject.left_out:
         return passed(f"refused ({subject.left_out['max_output_tokens']})")
-    return _judge_refusal(answer, "max_output_tokens") if isinstance(answer, Refusal) else judge_cut(answer)
+    return judge_refusal(answer, "max_output_tokens") if isinstance(answer, Refusal) else judge_cut(answer)
 
 
 async def probe_metadata(subject: Subject) -> Outcome:
@@ -67,12 +68,12 @@ async def probe_metadata(subject: Subject) -> Outcome:
     sent = {"checked": subject.make_word()}
     answer = await subject.create([user(GREETING)], metadata=sent)
     if isinstance(answer, Refusal):
-        return _judge_refusal(answer, "metadata")
+        return judge_refusal(answer, "metadata")
     if answer.body.get("metadata") != sent:
-        return failed(f"the response does not have the metadata, but {_tell(answer.body.get('metadata'))}")
+        return failed(f"the response does not have the metadata, but {tell(answer.body.get('metadata'))}")
     found = await subject.retrieve(answer.id)
     if isinstance(found, Answer) and found.body.get("metadata") != sent:
-        told = _tell(found.body.get("metadata"))
+        told = tell(found.body.get("metadata"))
         return failed(f"the retrieved response does not have the metadata, but {told}")
     return passed("the response has the metadata, and so has the stored one")
 
@@ -83,7 +84,7 @@ async def probe_tool_choice_none(subject: Subject) -> Outcome:
         [user("Open the vault named door with the tool.")], tools=[TOOL], tool_choice="none"
     )
     if isinstance(answer, Refusal):
-        return _judge_refusal(answer, "tool")
+        return judge_refusal(answer, "tool")
     if answer.calls:
         return failed("the model called a tool, although tool_choice is none", calls=len(answer.calls))
     if answer.is_empty:
@@ -95,7 +96,7 @@ async def probe_tool_choice_required(subject: Subject) -> Outcome:
     """A greeting, with tool_choice required: a call."""
     answer = await subject.create([user(GREETING)], tools=[TOOL], tool_choice="required")
     if isinstance(answer, Refusal):
-        return _judge_refusal(answer, "tool")
+        return judge_refusal(answer, "tool")
     if answer.calls:
         return passed("a call with tool_choice required", calls=len(answer.calls))
     if answer.status == "incomplete":
@@ -109,7 +110,7 @@ async def probe_json_schema(subject: Subject) -> Outcome:
         [user("Which colour do you like best? Tell me in a sentence.")], text={"format": _FORMAT}
     )
     if isinstance(answer, Refusal):
-        return _judge_refusal(answer, "text.format", "json_schema", "text")
+        return judge_refusal(answer, "text.format", "json_schema", "text")
     value = decode_json(answer.text.encode())
     right = (
         isinstance(value, dict)
@@ -122,17 +123,3 @@ async def probe_json_schema(subject: Subject) -> Outcome:
     if answer.status == "incomplete":
         return undecided("the answer was cut before it was whole", text=answer.text)
     return failed("a completed answer does not fit the schema of text.format", text=answer.text)
-
-
-def _judge_refusal(refusal: Refusal, *names: str) -> Outcome:
-    """Refused is as good as honoured, where the refusal says what it is about."""
-    if not refusal.is_clients_fault:
-        return undecided(f"the request failed without being refused ({refusal})")
-    told = f"{refusal.param} {refusal.message}"
-    if any(name in told for name in names):
-        return passed(f"refused by name ({refusal})", http_status=refusal.status)
-    return failed(f"refused without saying that it is about {names[0]!r} ({refusal})")
-
-
-def _tell(value: Any) -> str:
-    return "nothing of it" if value is None else repr(value)[:80]

@@ -7,8 +7,10 @@ from collections.abc import Awaitable
 from typing import Any
 
 from antiphon.checker.answers import Answer, Refusal
+from antiphon.checker.requirements.conversing import list_items, make_conversation
+from antiphon.checker.requirements.judging import holds
 from antiphon.checker.requirements.speaking import GREETING, QUESTION, plant
-from antiphon.checker.subject import Subject, UnableError, user
+from antiphon.checker.subject import Fetched, Subject, UnableError, user
 from antiphon.checker.verdicts import Outcome, failed, passed, unasked, undecided
 
 
@@ -38,6 +40,50 @@ async def probe_other_key(subject: Subject) -> Outcome:
         told = f"{what}: {foreign[what]}; for an unknown id: {unknown[what]}"
         return failed(f"the answer to another key tells that the id exists: {told}")
     return passed(f"another key gets what it gets for an unknown id ({foreign['read']})")
+
+
+async def probe_conversations(subject: Subject) -> Outcome:
+    """Every route of a conversation with the second key, and with an id that nobody gave out."""
+    other = subject.other
+    if other is None:
+        return unasked("--second-key-env", "needs a key of another tenant")
+    word = subject.make_word()
+    conversation = await make_conversation(subject, {"items": [plant(word)]})
+    items = await list_items(subject, conversation)
+    if not items:
+        return undecided("the conversation lists no items")
+    unknown_id = subject.make_id("conv")
+    foreign = await _try_conversation(other, conversation, items[0].get("id"))
+    unknown = await _try_conversation(other, unknown_id, items[0].get("id"))
+    if any(word.encode() in answer.raw for answer in foreign.values()):
+        return failed("with another key a conversation brought back the word")
+    for what, answer in foreign.items():
+        same = answer.raw.replace(conversation.encode(), b"") == unknown[what].raw.replace(
+            unknown_id.encode(), b""
+        )
+        if answer.status != unknown[what].status or not same:
+            return failed(
+                f"{what}: another key is answered otherwise than for an unknown id ({answer.refusal})"
+            )
+    if not holds(await list_items(subject, conversation), [plant(word)]):
+        return failed("another key changed the conversation")
+    return passed("another key gets what it gets for an unknown id")
+
+
+async def _try_conversation(other: Subject, conversation: str, item_id: Any) -> dict[str, Fetched]:
+    """What each route of a conversation is answered with, deletion last."""
+    path = f"/conversations/{conversation}"
+    body = other.make_body(input=[user(QUESTION)], conversation=conversation)
+    return {
+        "read": await other.fetch("GET", path),
+        "change": await other.fetch("POST", path, {"metadata": {"k": "v"}}),
+        "list the items": await other.fetch("GET", f"{path}/items"),
+        "read an item": await other.fetch("GET", f"{path}/items/{item_id}"),
+        "add an item": await other.fetch("POST", f"{path}/items", {"items": [user("Hi.")]}),
+        "respond": await other.fetch("POST", "/responses", body),
+        "delete an item": await other.fetch("DELETE", f"{path}/items/{item_id}"),
+        "delete": await other.fetch("DELETE", path),
+    }
 
 
 async def _try_all(other: Subject, response_id: str) -> dict[str, Any]:

@@ -11,10 +11,14 @@ Probe = Callable[[Subject], Awaitable[Outcome]]
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """One promise of a Responses server: where it is made, in one sentence, and the probe that tries it."""
+    """One promise of a Responses server: where it is made, in one sentence, and the probe that tries it.
+
+    `covers` names the subjects of the API's surface that it is about.
+    """
 
     id: str
     area: str
     source: str
     sentence: str
     probe: Probe
+    covers: tuple[str, ...] = ()

@@ -1,24 +1,64 @@
 """The body of one answer, in whatever pieces it arrives -> backend events: pure.
 
-It knows both forms that a body may have, server-sent events and one JSON document, and no transport.
-Invariant: where the bytes were cut changes nothing; once `ended`, a terminal event has been returned.
+It knows both forms that a body may have, server-sent events and one JSON document, and no transport; what
+the events mean is the dialect's decoder's to say. Invariant: where the bytes were cut changes nothing; once
+`ended`, a terminal event has been returned.
 """
 
-from antiphon.backends.chat_completions.decode import ChatDecoder
+from typing import Protocol
+
 from antiphon.backends.interface import BackendEvent
-from antiphon.protocol.errors import BackendError
+from antiphon.protocol.errors import AntiphonError, BackendError
 from antiphon.protocol.sse import SseDecoder, SseTooLargeError
 
 #: One streamed event, or a whole answer that is not streamed, may not be larger than this.
 EVENT_BYTES = 16 << 20
 
 
-class AnswerReader:
-    """Feed it the body; `streamed` is false where the server answered with one JSON document."""
+class Decoder(Protocol):
+    """A dialect's half: the `data` of each server-sent event, or a whole document, to events."""
 
-    def __init__(self, decoder: ChatDecoder, *, streamed: bool) -> None:
+    @property
+    def ended(self) -> bool:
+        """Whether a terminal event has been returned."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the end of the generation has been told."""
+        ...
+
+    def feed(self, data: bytes, *, complete: bool = True) -> list[BackendEvent]:
+        """The events of one payload; not `complete`: the stream ended inside it."""
+        ...
+
+    def close(self) -> list[BackendEvent]:
+        """The stream is over: the terminal event, unless it has been returned."""
+        ...
+
+    def break_off(self, error: BackendError) -> list[BackendEvent]:
+        """The connection broke."""
+        ...
+
+    def fail_by(self, error: bytes) -> list[BackendEvent]:
+        """The server told an error, as JSON."""
+        ...
+
+    def fail(self, error: AntiphonError) -> list[BackendEvent]:
+        """The terminal event for a failure."""
+        ...
+
+
+class AnswerReader:
+    """Feed it the body; `streamed` is false where the server answered with one JSON document.
+
+    `event_bytes`: the limit where a dialect's events are larger than `EVENT_BYTES`.
+    """
+
+    def __init__(self, decoder: Decoder, *, streamed: bool, event_bytes: int | None = None) -> None:
         self._decoder = decoder
-        self._sse = SseDecoder(max_event_bytes=EVENT_BYTES) if streamed else None
+        self._event_bytes = event_bytes or EVENT_BYTES
+        self._sse = SseDecoder(max_event_bytes=self._event_bytes) if streamed else None
         self._document = bytearray()
 
     @property
@@ -38,7 +78,7 @@ class AnswerReader:
             return []
         if self._sse is None:
             self._document += piece
-            return self._fail_by_size() if len(self._document) > EVENT_BYTES else []
+            return self._fail_by_size() if len(self._document) > self._event_bytes else []
         events: list[BackendEvent] = []
         try:
             for event in self._sse.feed(piece):

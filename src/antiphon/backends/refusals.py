@@ -28,6 +28,34 @@ RETRY_AFTER_CHARACTERS = 64
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
 #: Overloaded: 503 by the standard, 529 at Anthropic and its relatives.
 _OVERLOADED_STATUSES = frozenset({503, 529})
+#: `code` or `type` of a Responses error -> the status with which the same is said before a stream.
+_CODE_STATUSES: tuple[tuple[frozenset[str], int], ...] = (
+    (frozenset({"rate_limit_exceeded", "rate_limit_error", "insufficient_quota"}), 429),
+    (frozenset({"authentication_error", "invalid_api_key"}), 401),
+    (frozenset({"server_is_overloaded", "slow_down"}), 503),
+    (frozenset({"invalid_prompt", "invalid_request_error", "bio_policy", "cyber_policy"}), 400),
+    (
+        frozenset(
+            {
+                "empty_image_file",
+                "failed_to_download_image",
+                "image_content_policy_violation",
+                "image_file_not_found",
+                "image_file_too_large",
+                "image_parse_error",
+                "image_too_large",
+                "image_too_small",
+                "invalid_base64_image",
+                "invalid_image",
+                "invalid_image_format",
+                "invalid_image_mode",
+                "invalid_image_url",
+                "unsupported_image_media_type",
+            }
+        ),
+        400,
+    ),
+)
 
 
 class _Told(NamedTuple):
@@ -41,11 +69,18 @@ class _Told(NamedTuple):
     window_tokens: int | None = None
 
 
-def read_refusal(status: int, body: bytes, *, model: str, retry_after: str | None = None) -> AntiphonError:
-    """The error for an HTTP error answer that came before any event."""
+def read_refusal(
+    status: int,
+    body: bytes,
+    *,
+    model: str,
+    retry_after: str | None = None,
+    api: str = "chat completions",
+) -> AntiphonError:
+    """The error for an HTTP error answer that came before any event; `api` is what was asked for."""
     told = _read_body(body)
     if status == 404:
-        return _read_missing(told, model)
+        return _read_missing(told, model, api)
     return _read(status, told, retry_after)
 
 
@@ -58,6 +93,15 @@ def read_stream_error(error: bytes) -> AntiphonError:
     if told.status in (None, 404, 500):
         return BackendError(_phrase("The model server failed while answering", told))
     return _read(told.status or 500, told, None)
+
+
+def read_failure(error: bytes) -> AntiphonError:
+    """The error for the `error` of a failed response, or an error event of the Responses API: its code tells."""
+    told = _read_body(error)
+    for codes, status in _CODE_STATUSES:
+        if not codes.isdisjoint(told.codes):
+            return _read(status, told, None)
+    return read_stream_error(error)
 
 
 def _read(status: int, told: _Told, retry_after: str | None) -> AntiphonError:
@@ -89,14 +133,12 @@ def _read(status: int, told: _Told, retry_after: str | None) -> AntiphonError:
     return BackendError(_phrase(f"The model server failed with status {status}", told))
 
 
-def _read_missing(told: _Told, model: str) -> AntiphonError:
+def _read_missing(told: _Told, model: str, api: str) -> AntiphonError:
     if "model" in told.message.lower():
         return RequestError(
             f"The requested model '{model}' does not exist.", param="model", code="model_not_found"
         )
-    return BackendError(
-        "The model server has no chat completions at this address (404); check the endpoint's url."
-    )
+    return BackendError(f"The model server has no {api} at this address (404); check the endpoint's url.")
 
 
 def _pass_on(retry_after: str | None) -> dict[str, str] | None:

@@ -1,0 +1,40 @@
+"""What the server gives to every round: stores, backends, tools, keys, counters. It decides nothing."""
+
+from dataclasses import dataclass, field
+
+from antiphon.context import SealKeys
+from antiphon.engine.catalog import Catalog
+from antiphon.engine.contents import ContentReader
+from antiphon.engine.counting import TokenCounter
+from antiphon.engine.grammars import GrammarChecker
+from antiphon.engine.sealing import make_temporary_keys
+from antiphon.engine.windows import WindowCache
+from antiphon.hosted import Fetcher, McpConnector, SearchProvider
+from antiphon.store import Store
+
+#: Memory for windows where nothing else is configured.
+CACHE_BYTES = 256 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """One object for each thing that rounds share."""
+
+    catalog: Catalog
+    store: Store
+    cache: WindowCache = field(default_factory=lambda: WindowCache(CACHE_BYTES))
+    contents: ContentReader = field(default_factory=ContentReader)
+    counter: TokenCounter = field(default_factory=TokenCounter)
+    #: Unless they are given, seals open in this process alone.
+    seal_keys: SealKeys = field(default_factory=make_temporary_keys)
+    grammars: GrammarChecker = field(default_factory=GrammarChecker)
+    search: SearchProvider | None = None
+    mcp: McpConnector | None = None
+    fetcher: Fetcher | None = None
+
+    async def close(self) -> None:
+        """Let go of connections to the outside; the catalog and the store close themselves."""
+        for opened in (self.search, self.fetcher, self.grammars):
+            if opened is not None:
+                await opened.close()
+        self.counter.close()
