@@ -403,7 +403,7 @@ def test_files_wait_for_a_process_and_not_for_long() -> None:
 
 def test_without_the_library_the_remedy_is_told() -> None:
     """Ours: PDF files are an extra."""
-    with pytest.raises(UnreadableFileError, match=r"pip install 'antiphon\[pdf\]'") as refused:
+    with pytest.raises(UnreadableFileError, match=r"pip install 'pypdf>=7.1,<8'") as refused:
         asyncio.run(PdfExtractor(library="no_such_library").extract(b"%PDF-"))
     assert refused.value.passing
 

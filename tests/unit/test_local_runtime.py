@@ -72,7 +72,7 @@ def test_a_missing_runtime_is_told_with_the_extra_that_has_it(tmp_path: Path) ->
     """Ours."""
     told = find_missing(make_machine(tmp_path, find_package=lambda name: None, load_library=fail_to_load))
     assert told is not None
-    assert "pip install 'antiphon[local]'" in told
+    assert "pip install 'xllamacpp>=2026.10.11549,<2027'" in told
 
 
 def test_halves_of_a_core_count_once(tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ class McpSettings(msgspec.Struct, frozen=True, kw_only=True):
     enabled: Annotated[
         bool,
         Meta(
-            description="Whether `mcp` tools are run; they also need the extra: `pip install 'antiphon[mcp]'`."
+            description="Whether `mcp` tools are run; they also need the extra: `pip install 'mcp>=2.3,<3'`."
         ),
     ] = True
     private_addresses: Annotated[

@@ -51,7 +51,7 @@ from antiphon.protocol.tools import (
 ToolKind: TypeAlias = Literal[
     "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search", "mcp"
 ]
-_MCP_REMEDY = "MCP is not installed on this server; its operator adds it with: pip install 'antiphon[mcp]'."
+_MCP_REMEDY = "MCP is not installed on this server; its operator adds it with: pip install 'mcp>=2.3,<3'."
 _SEARCH_REMEDY = "This server has no web search configured; leave the tool out, or let the model choose."
 
 

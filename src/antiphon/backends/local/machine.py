@@ -79,7 +79,7 @@ def _find_missing_package(machine: Machine) -> str | None:
         return None
     return (
         f"The package {RUNTIME_PACKAGE}, which runs the embedded model, is not installed."
-        " Install it: pip install 'antiphon[local]' (Linux with glibc on x86-64 or arm64, and macOS)."
+        " Install it: pip install 'xllamacpp>=2026.10.11549,<2027' (Linux with glibc on x86-64 or arm64, and macOS)."
         " Or use a model server: antiphon serve --upstream URL."
     )
 

@@ -62,7 +62,7 @@ class PdfExtractor:
         spec = importlib.util.find_spec(self._library)
         if spec is None or spec.origin is None:
             raise UnreadableFileError(
-                "this server does not read PDF files; whoever runs it can add that: pip install 'antiphon[pdf]'",
+                "this server does not read PDF files; whoever runs it can add that: pip install 'pypdf>=7.1,<8'",
                 passing=True,
             )
         return str(Path(spec.origin).parent.parent)
