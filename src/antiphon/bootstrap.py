@@ -326,7 +326,12 @@ def _build_mcp_connector(config: Config) -> McpConnector | None:
         not config.keys if mcp.private_addresses == "auto" else mcp.private_addresses == "allow"
     )
     return SdkMcpConnector(
-        rules=AddressRules(private=is_private_allowed, hosts=mcp.hosts),
+        rules=AddressRules(
+            private=is_private_allowed,
+            hosts=mcp.hosts,
+            hosts_setting="mcp.hosts",
+            private_setting="mcp.private_addresses or mcp.hosts",
+        ),
         limits=McpLimits(
             connect_timeout_s=mcp.connect_timeout_s,
             call_timeout_s=mcp.call_timeout_s,
@@ -341,7 +346,7 @@ def _build_fetcher(config: Config) -> Fetcher | None:
     if not fetch.images:
         return None
     return HttpFetcher(
-        rules=AddressRules(hosts=fetch.hosts),
+        rules=AddressRules(hosts=fetch.hosts, hosts_setting="fetch.hosts", private_setting="fetch.hosts"),
         max_bytes=fetch.max_bytes,
         timeout_s=fetch.timeout_s,
         max_redirects=fetch.max_redirects,

@@ -85,12 +85,29 @@ def test_junit_counts_failures_and_undecided_ones(tmp_path: Path, capsys: Captur
     assert len(suite.findall("testcase/skipped")) == int(suite.attrib["skipped"]) > 3
 
 
-def test_a_server_that_is_not_there_is_undecided_with_status_2(capsys: Capture) -> None:
+def test_a_server_that_is_not_there_is_told_in_one_line_with_status_2(capsys: Capture) -> None:
+    """Ours: as JSON every requirement is undecided."""
+    place = f"127.0.0.1:{find_closed_port()}"
+    assert run(["check", place, "--model", "toy"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"antiphon: Nothing could be tried at http://{place}/v1/responses: ")
+    assert len(shown.err.splitlines()) == 1
+    assert run(["check", place, "--model", "toy", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["counts"] == {"pass": 0, "fail": 0, "unknown": len(MANIFEST)}
+
+
+@pytest.mark.parametrize("model", [[], ["--model", "toy"]])
+def test_a_server_that_wants_a_key_is_told_with_the_option_that_gives_one(
+    capsys: Capture, model: list[str]
+) -> None:
     """Ours."""
-    status = run(["check", f"127.0.0.1:{find_closed_port()}", "--model", "toy"])
-    output = capsys.readouterr().out
-    assert status == 2
-    assert f"0 passed, 0 failed, {len(MANIFEST)} undecided" in output
+    with serve("needs-key") as address:
+        assert run(["check", address, *model]) == 2
+    shown = capsys.readouterr().err
+    assert "401" in shown
+    assert "--key-env" in shown
+    assert len(shown.splitlines()) == 1
 
 
 def test_the_chain_is_as_long_as_asked(capsys: Capture) -> None:
@@ -107,7 +124,7 @@ def test_the_time_of_a_probe_is_bounded(capsys: Capture) -> None:
     with serve("silent") as address:
         status = run(["check", address, "--model", "toy", "--timeout", "0.2"])
     assert status == 2
-    assert "not finished in 0.2 s" in " ".join(capsys.readouterr().out.split())
+    assert "not finished in 0.2 s" in capsys.readouterr().err
 
 
 def test_requirements_are_listed_with_their_sources(capsys: Capture) -> None:

@@ -333,6 +333,7 @@ def test_private_addresses_are_called_only_where_that_is_allowed(address: str) -
     "address",
     [
         *("169.254.169.254", "224.0.0.1", "0.0.0.0", "fe80::1", "ff02::1", "::"),
+        *("::127.0.0.1", "::8.8.8.8", "64:ff9b:1::7f00:1", "::ffff:0:127.0.0.1"),
         *("fd00:ec2::254", "::ffff:169.254.169.254", "100.100.100.200", "fe80::1%eth0"),
     ],
 )
@@ -341,6 +342,16 @@ def test_link_local_and_multicast_addresses_are_never_called(address: str) -> No
     rules = AddressRules(private=True, hosts=("a.test",))
     with pytest.raises(AddressError, match="never called"):
         resolve_now("a.test", rules, {"a.test": [address]})
+
+
+def test_a_refusal_names_the_setting_that_would_allow_it() -> None:
+    """Ours: whoever runs the server can change it."""
+    rules = AddressRules(hosts_setting="mcp.hosts", private_setting="mcp.private_addresses or mcp.hosts")
+    with pytest.raises(AddressError, match=r"mcp\.private_addresses or mcp\.hosts"):
+        resolve_now("a.test", rules, {"a.test": ["10.0.0.1"]})
+    rules = AddressRules(hosts=("b.test",), hosts_setting="mcp.hosts")
+    with pytest.raises(AddressError, match=r"setting mcp\.hosts"):
+        resolve_now("a.test", rules, {"a.test": ["93.184.215.14"]})
 
 
 def test_one_private_address_among_public_ones_refuses_the_name() -> None:

@@ -15,11 +15,13 @@ import msgspec
 import pytest
 import uvicorn
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antiphon.hosted import McpConnection, McpConnector, McpError, McpResult, McpServer, McpToolFacts
 from antiphon.hosted.addresses import AddressRules, Lookup, look_up
 from antiphon.hosted.mcp import SdkMcpConnector, is_sdk_installed
-from antiphon.hosted.mcp_limits import McpLimits, list_credentials, list_secrets, redact
+from antiphon.hosted.mcp_limits import McpLimits, StructureCounter, list_credentials, list_secrets, redact
 from antiphon.hosted.scripted import ScriptedMcpConnector, ScriptedMcpServer
 
 TOKEN = "token-abcdef-123456"
@@ -468,9 +470,6 @@ def test_more_tools_than_the_limit_and_endless_pages_are_refused(per_page: int) 
 @pytest.mark.parametrize(
     "result",
     [
-        {"tools": [{"name": "weather"}]},
-        {"tools": [{"name": "weather", "inputSchema": "none"}]},
-        {"tools": [{"inputSchema": {"type": "object"}}]},
         {"tools": "none"},
         {},
         [],
@@ -485,6 +484,52 @@ def test_a_listing_that_is_none_is_told(result: Any) -> None:
     error, _ = meet(handle, list_tools)
     assert isinstance(error, McpError)
     assert "'home'" in error.message
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"name": "broken"},
+        {"name": "broken", "inputSchema": "none"},
+        {"name": "broken", "inputSchema": {"type": ["object"]}},
+        {"inputSchema": {"type": "object"}},
+        7,
+    ],
+)
+def test_a_tool_that_is_none_is_named_and_takes_no_other_with_it(broken: Any) -> None:
+    """Ours: a server of a hundred tools is not lost for one of them."""
+
+    async def handle(_: web.Request, __: dict[str, Any]) -> dict[str, Any]:
+        return {"result": {"tools": [tell_tool("good"), broken]}}
+
+    bad, good = meet(handle, list_tools)[0]
+    assert (good.name, good.fault) == ("good", None)
+    assert bad.name in ("broken", "(a tool without a name)")
+    assert "not as MCP has it" in bad.fault
+
+
+def test_a_listing_quotes_no_credential() -> None:
+    """Ours: what a server makes of a token goes into items, which are shown and stored."""
+    told = f"use {TOKEN}"
+    tool = tell_tool(
+        "good",
+        description=told,
+        annotations={"title": told},
+        inputSchema={"type": "object", "properties": {TOKEN: {"enum": [told]}}, "x": told},
+    )
+
+    async def handle(_: web.Request, __: dict[str, Any]) -> dict[str, Any]:
+        return {"result": {"tools": [tool, tell_tool(f"get_{TOKEN}"), {"name": f"no_{TOKEN}"}]}}
+
+    server = McpServer(label="home", url="", authorization=f"Bearer {TOKEN}")
+    listed, _ = meet(handle, list_tools, server=server)
+    assert TOKEN not in repr(listed)
+    assert [(each.name, each.fault is None) for each in listed] == [
+        ("get_***", False),
+        ("good", True),
+        ("no_***", False),
+    ]
+    assert listed[1].input_schema["properties"] == {"***": {"enum": ["use ***"]}}
 
 
 def test_an_error_of_the_protocol_keeps_its_code_and_loses_its_secrets() -> None:
@@ -519,6 +564,47 @@ def test_an_answer_that_is_too_large_is_stopped() -> None:
     error, _ = meet(handle, call)
     assert isinstance(error, McpError)
     assert "more than 16 MiB" in error.message
+
+
+def test_an_answer_of_too_many_parts_is_stopped_before_it_is_decoded() -> None:
+    """Ours: a megabyte of brackets would keep everybody waiting; a megabyte of text that has them does not."""
+    brackets: list[dict[str, int]] = [{}] * 200_000
+
+    async def handle(_: web.Request, message: dict[str, Any]) -> dict[str, Any]:
+        if message["params"]["arguments"]["city"] == "Oslo":
+            return {"result": {"content": [], "structuredContent": {"a": brackets}}}
+        text = msgspec.json.encode(brackets).decode()
+        return {"result": {"content": [{"type": "text", "text": text}], "structuredContent": {"a": [1]}}}
+
+    error, _ = meet(handle, call)
+    assert isinstance(error, McpError)
+    assert "parts" in error.message
+    result, _ = meet(handle, lambda connection: connection.call("weather", {"city": "Bergen"}))
+    assert result == McpResult(msgspec.json.encode(brackets).decode())
+
+
+@given(st.recursive(st.text('a"\\[{,\n', max_size=4) | st.none(), st.lists, max_leaves=12), st.integers(1, 9))
+def test_the_parts_of_json_are_counted_wherever_it_is_cut(value: Any, size: int) -> None:
+    """RFC 8259: brackets and commas inside of strings are text."""
+
+    def count(value: Any) -> int:
+        return max(1, len(value)) + sum(map(count, value)) if isinstance(value, list) else 0
+
+    body = b"data: " + msgspec.json.encode(value) + b"\n\n"
+    counter = StructureCounter()
+    for at in range(0, len(body), size):
+        counter.feed(body[at : at + size])
+    assert counter.count == count(value)
+
+
+def test_of_very_many_blocks_the_first_are_shown() -> None:
+    """Ours: nothing is lost silently, and nobody waits for it."""
+
+    async def handle(_: web.Request, __: dict[str, Any]) -> dict[str, Any]:
+        return {"result": {"content": [{"type": "text", "text": "y"}] * 20_000}}
+
+    result, _ = meet(handle, call)
+    assert result.text == "y\n" * 1_000 + "[cut: 1000 of 20000 blocks are shown]"
 
 
 def test_a_compressed_answer_is_refused() -> None:
@@ -678,6 +764,9 @@ def test_secrets_are_found_in_every_spelling() -> None:
     text = f"{TOKEN} Basic abcdefgh abcdefgh 7 production"
     assert redact(text, list_secrets(server)) == "*** *** *** 7 ***"
     assert redact(text, list_credentials(server)) == "*** *** *** 7 production"
+    asked = McpServer(label="x", url=f"http://a.no/mcp?api_key={TOKEN}&team=production")
+    assert redact(f"{TOKEN} production", list_secrets(asked)) == "*** ***"
+    assert redact(f"{TOKEN} production", list_credentials(asked)) == "*** production"
 
 
 def test_the_sdk_is_an_extra_that_is_here() -> None:

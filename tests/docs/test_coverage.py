@@ -81,7 +81,9 @@ def find_warning_codes() -> set[str]:
     codes: set[str] = set()
     for _, tree in iter_trees():
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("warnings.append"):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
+                ("warnings.append", "note_drop")
+            ):
                 codes |= set(_first_strings(node))
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("warnings"):
                 codes |= set(_first_strings(node.value))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from antiphon.backends import Ask, BackendEvent, BackendUsage, Failed, Finished, Opened, TextDelta
+from antiphon.backends import Ask, BackendEvent, BackendUsage, Failed, Finished, Opened, TextDelta, exchange
 from antiphon.backends.chat_completions import ChatCompletionsBackend
 from antiphon.backends.chat_completions.transcript import transcribe
 from antiphon.backends.endpoint import Endpoint
@@ -309,6 +309,19 @@ def test_silence_in_mid_stream_is_one_failure() -> None:
     assert before == [TextDelta("Half")]
     assert type(error) is BackendTimeoutError
     assert error.message == f"The model server of endpoint 'fake' was silent for {SILENCE_S} s."
+
+
+@pytest.mark.parametrize("ping", [b": ping\n\n", b":", b":\n", b"\n\n"])
+def test_comments_alone_keep_an_answer_alive_for_longer_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, ping: bytes
+) -> None:
+    """Ours: llama.cpp and others send them over a long prompt; the longer bound is tried with no time at all."""
+    monkeypatch.setattr(exchange, "QUIET_FACTOR", 0)
+    steps = [make_head(), make_chunk({"content": "Half"}), frame(ping)]
+    before, error = break_after(Reply(steps, end="hold"), idle_timeout_s=TIMEOUT_S)
+    assert before == [TextDelta("Half")]
+    assert type(error) is BackendTimeoutError
+    assert "only comments" in error.message
 
 
 @pytest.mark.parametrize("end", ["close", "reset"])

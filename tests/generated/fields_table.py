@@ -44,7 +44,7 @@ FINDER: Body = {"type": "tool_search", "execution": "client"}
 MCP: Body = {"type": "mcp", "server_label": "m", "server_url": MCP_URLS[0], "require_approval": "never"}
 SPACE: Body = {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}
 SCHEMA: Body = {"type": "json_schema", "name": "one", "schema": {"type": "object", "properties": {"n": {}}}}
-IMAGE = "data:image/png;base64,iVBORw0KGgo="
+IMAGE = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB"
 
 
 def plain(name: str, a: Any, b: Any, key: str | None = None) -> Row:

@@ -120,6 +120,7 @@ async def open_house(
     *,
     search: SearchProvider | None = None,
     settings: dict[str, Any] | None = None,
+    environ: dict[str, str] | None = None,
 ) -> AsyncIterator[House]:
     """The server over a data folder; opened again over the same one, it is the server after a restart.
 
@@ -131,7 +132,7 @@ async def open_house(
         "models": {MODEL: {"endpoint": "fake"}},
         **(settings or {}),
     }
-    config = load_config(flags, environ={}, cwd=folder)
+    config = load_config(flags, environ=environ or {}, cwd=folder)
     engine = build_engine(config, build_backends(config))
     try:
         await engine.start()

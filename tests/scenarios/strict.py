@@ -202,13 +202,18 @@ def check_count(members: Mapping[str, Any]) -> None:
 
 
 def check_window(members: Mapping[str, Any]) -> None:
-    """Our own report: every item of the path, with tokens where it was shown and a reason where it was not."""
+    """Our own report: every item of the path, with tokens where it was shown and a reason where it was not.
+
+    A dropped one has the tokens that its response told.
+    """
     assert members["object"] == "response.window"
-    told = sum(row["tokens"] for row in (*members["parts"], *members["items"]))
+    shown = [row for row in members["items"] if row["shown"]]
+    told = sum(row["tokens"] for row in (*members["parts"], *shown))
+    dropped = {row["id"]: row["tokens"] for row in members["dropped"]}
     assert told <= max(members["input_tokens"]["counted"], members["input_tokens"]["reported"] or 0)
     for row in members["items"]:
         assert row["shown"] == ("reason" not in row), row
-        assert row["shown"] or row["tokens"] == 0, row
+        assert row["shown"] or row["tokens"] == dropped.get(row["id"], 0), row
 
 
 def check_models(members: Mapping[str, Any]) -> None:

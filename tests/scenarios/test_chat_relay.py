@@ -89,6 +89,38 @@ def test_an_answer_is_the_direct_one_but_for_our_headers(tmp_path: Path, reply: 
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    "extra",
+    [b"x-odd: caf\xe9", "x-odd: \u20ac".encode(), b"x-odd: a\x01b", b"content-type: text/html; charset=\xff"],
+)
+def test_a_header_that_nobody_should_send_is_left_out(tmp_path: Path, extra: bytes) -> None:
+    """RFC 9110, section 5.5: such bytes are not interpreted, so they are not handed on either."""
+    kind = b"" if extra.startswith(b"content-type") else b"content-type: application/json\r\n"
+    reply = Reply([b"HTTP/1.1 200 OK\r\n%bcontent-length: 2\r\n%b\r\nx-good: 1\r\n\r\n{}" % (kind, extra)])
+
+    async def story() -> None:
+        async with relay(tmp_path, lambda _: reply) as house:
+            status, headers, body = await ask(house, BODY)
+            assert (status, body, headers["x-good"]) == (200, b"{}", "1")
+            assert "x-odd" not in headers
+            assert headers.get("content-type", "application/json") == "application/json"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("status", [b"101 Switching Protocols", b"600 Odd", b"999 Odd"])
+def test_a_status_that_ends_no_request_is_a_failure_of_the_server(tmp_path: Path, status: bytes) -> None:
+    """RFC 9110, section 15: an answer has a status of 200 to 599."""
+    reply = Reply([b"HTTP/1.1 %b\r\ncontent-length: 2\r\n\r\n{}" % status])
+
+    async def story() -> None:
+        async with relay(tmp_path, lambda _: reply) as house:
+            told, _, body = await ask(house, BODY)
+            assert (told, msgspec.json.decode(body)["error"]["type"]) == (502, "server_error")
+
+    asyncio.run(story())
+
+
 def test_a_model_by_another_name_is_asked_by_its_own(tmp_path: Path) -> None:
     """Decided: one name is exchanged, every other byte stays."""
 

@@ -101,6 +101,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "shell": (SHELL, '{"commands":"ls"}'),
     "shell without a command": (SHELL, '{"commands":[]}'),
     "local_shell": (LOCAL_SHELL, '{"command":'),
+    "local_shell without a command": (LOCAL_SHELL, '{"command":[]}'),
     "apply_patch": (PATCH, '{"type":"rename_file","path":"a"}'),
     "tool_search": ({"type": "tool_search", "execution": "client"}, "[1]"),
 }
@@ -176,3 +177,26 @@ def test_a_bad_call_beside_text_is_dropped_and_the_text_stays(tmp_path: Path, st
         assert list_codes(after) == []
 
     run(tmp_path, [both, "Nothing."], story)
+
+
+@pytest.mark.parametrize("kind", ["additional_tools", "tool_search_output"])
+def test_grammars_that_items_bring_are_checked_at_once(tmp_path: Path, kind: str) -> None:
+    """Ours: like those of `tools`, and named by their place."""
+    tool = {
+        "type": "custom",
+        "name": "g",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: ("},
+    }
+    call = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}}
+    brought: dict[str, Any] = {"type": kind, "tools": [{"type": "function", "name": "f"}, tool]}
+    if kind == "additional_tools":
+        items = [{"role": "user", "content": "Go."}, {**brought, "role": "developer"}]
+    else:
+        found = {**brought, "call_id": "c", "execution": "client", "status": "completed"}
+        items = [{**call, "status": "completed"}, found]
+
+    async def story(house: House) -> None:
+        error = await house.client.refuse(400, model="fake-model", input=items)
+        assert error["param"] == "input[1].tools[1].format.definition"
+
+    run(tmp_path, [], story)

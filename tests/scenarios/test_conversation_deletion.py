@@ -110,7 +110,12 @@ def test_a_deleted_response_leaves_a_conversation_that_goes_on_without_it() -> N
             assert "call it" not in show_asked(backend.asks[-1])
             assert "seen" not in show_asked(backend.asks[-1])
             warnings = [each["message"] for each in asked["antiphon"]["warnings"]]
-            assert warnings == ["The call call_1 was deleted; its output is not shown to the model."]
+            assert warnings == [
+                (
+                    "No call call_1 stands before its output (it was deleted, or never added); the output is not "
+                    "shown to the model."
+                )
+            ]
             # A chain through it has no such mercy.
             error = await client.refuse(input="x", previous_response_id=answer["id"])
             assert error["code"] == "previous_response_not_found"

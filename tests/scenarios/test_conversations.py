@@ -227,13 +227,18 @@ def test_an_id_that_is_stored_links_the_stored_item_whatever_was_sent(tmp_path: 
             say("forged", id="msg_own"),
             say("forged", id=added[1]["id"]),
             {"type": "item_reference", "id": message["id"]},
-            # Twice in one request is taken twice.
-            say("forged", id="msg_own"),
         ]
+        # Twice in one request is as wrong as twice in two: ids name one item of a conversation each.
+        for repeated in (say("forged", id="msg_own"), {"type": "item_reference", "id": "msg_own"}):
+            twice = await client.send("POST", other, {"items": [*sent, repeated]})
+            assert (twice.status, twice.error["code"]) == (400, "item_already_in_conversation")
+            twice = await client.send("POST", "/v1/conversations", {"items": [say("new", id="msg_new")] * 2})
+            assert (twice.status, twice.error["code"]) == (400, "item_already_in_conversation")
+        assert await list_all(client, second) == []
         linked = (await client.send("POST", other, {"items": sent})).body["data"]
-        assert [item["id"] for item in linked] == ["msg_own", added[1]["id"], message["id"], "msg_own"]
+        assert [item["id"] for item in linked] == ["msg_own", added[1]["id"], message["id"]]
         texts = [item["content"][0]["text"] for item in linked]
-        assert texts == ["own", "given", read_text(response), "own"]
+        assert texts == ["own", "given", read_text(response)]
         for item_id in ("msg_own", added[1]["id"], message["id"]):
             again = await client.send("POST", other, {"items": [say("new"), say("x", id=item_id)]})
             assert again.error == {
@@ -246,9 +251,90 @@ def test_an_id_that_is_stored_links_the_stored_item_whatever_was_sent(tmp_path: 
             "POST", other, {"items": [{"type": "item_reference", "id": "msg_unknown"}]}
         )
         assert unknown.status == 404
-        assert len(await list_all(client, second)) == 4
+        assert len(await list_all(client, second)) == 3
         # An item that is only named like one of another tenant is new.
         assert await list_texts(client, first) == ["own", "given"]
+
+    run(tmp_path, story)
+
+
+def _call(call_id: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}", **fields}
+
+
+def _output(call_id: str, text: str = "seen") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "added", "param", "told"),
+    [
+        ([], [_output("c"), _call("c")], "items[1]", "The output of call c stands before it."),
+        ([_output("c")], [_call("c")], "items[0]", "The output of call c stands before it."),
+        ([], [_call("c"), say("x"), _call("c")], "items[2]", "Duplicate call found with call_id c."),
+        ([_call("c")], [_call("c")], "items[0]", "Duplicate call found with call_id c."),
+        ([], [_call("c"), _output("c"), _output("c")], "items[2]", "The call c has its output already."),
+        ([_call("c"), _output("c")], [_output("c")], "items[0]", "The call c has its output already."),
+        ([], [{"type": "tool_search_output", "tools": []}], "items[0].call_id", "Missing required parameter"),
+    ],
+)
+def test_calls_and_outputs_that_no_response_could_send_on_are_refused(
+    tmp_path: Path, earlier: list[Any], added: list[Any], param: str | None, told: str
+) -> None:
+    """Ours: what is refused as input of a response is refused as an item of a conversation, as far as it is known."""
+
+    async def story(client: StrictClient) -> None:
+        conversation_id = await new_conversation(client)
+        path = f"/v1/conversations/{conversation_id}/items"
+        if earlier:
+            assert (await client.send("POST", path, {"items": earlier})).status == 200
+        answer = await client.send("POST", path, {"items": added})
+        assert answer.status == 400, answer.body
+        assert param is None or answer.error["param"] == param
+        assert answer.error["message"].startswith(told)
+        assert len(await list_all(client, conversation_id)) == len(earlier)
+
+    run(tmp_path, story)
+
+
+def test_a_call_may_be_answered_later_and_an_async_one_twice(tmp_path: Path) -> None:
+    """As responses have it."""
+
+    async def story(client: StrictClient) -> None:
+        conversation_id = await new_conversation(client)
+        path = f"/v1/conversations/{conversation_id}/items"
+        for items in (
+            [say("Remember this word: plum."), _call("c"), _call("d", **{"async": True})],
+            [_output("d", "waiting"), _output("c")],
+            [_output("d", "done")],
+        ):
+            answer = await client.send("POST", path, {"items": items})
+            assert answer.status == 200, answer.body
+        asked = await client.create(input="What was the word?", conversation=conversation_id)
+        assert "plum" in read_text(asked)
+
+    run(tmp_path, story)
+
+
+def test_an_output_that_is_linked_without_its_call_is_not_shown_and_nothing_untrue_is_said(
+    tmp_path: Path,
+) -> None:
+    """Ours: the call was never deleted from this conversation; it never was there."""
+
+    async def story(client: StrictClient) -> None:
+        items = [_call("c"), {**_output("c"), "id": "fc_out"}]
+        assert (await client.send("POST", "/v1/conversations", {"items": items})).status == 200
+        conversation_id = await new_conversation(client, "Hello.")
+        path = f"/v1/conversations/{conversation_id}/items"
+        linked = await client.send("POST", path, {"items": [{"type": "item_reference", "id": "fc_out"}]})
+        assert linked.status == 200
+        asked = await client.create(input="What was the word?", conversation=conversation_id)
+        assert [each["message"] for each in asked["antiphon"]["warnings"]] == [
+            (
+                "No call c stands before its output (it was deleted, or never added); the output is not shown to the "
+                "model."
+            )
+        ]
 
     run(tmp_path, story)
 

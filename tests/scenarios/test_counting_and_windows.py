@@ -117,7 +117,10 @@ def test_the_oldest_history_is_dropped_and_told(tmp_path: Path, stream: bool) ->
             read = (await client.retrieve(made["id"])).body
             assert read["antiphon"] == made["antiphon"]
             told = await report(client, made["id"])
-            assert [row["id"] for row in told["dropped"]] == [row["id"] for row in dropped]
+            assert told["dropped"] == dropped
+            assert [row["tokens"] for row in told["items"] if not row["shown"]] == [
+                row["tokens"] for row in dropped
+            ]
             assert [row["reason"] for row in told["items"] if not row["shown"]] == ["dropped"] * len(dropped)
             assert told["input_tokens"] == {
                 "reported": made["usage"]["input_tokens"],
@@ -239,6 +242,7 @@ def test_the_report_of_a_response_whose_parent_is_gone(tmp_path: Path) -> None:
             told = await house.get(f"/v1/responses/{response['id']}/window")
             assert "marmalade" not in json.dumps(told)
             assert told["messages"][-1]["role"] == "user"
+            assert [each["code"] for each in told["warnings"]] == ["path_changed"]
         assert len(told["messages"]) == 3
         gone = await house.client.send("GET", f"/v1/responses/{first['id']}/window")
         assert gone.status == 404
@@ -271,6 +275,30 @@ def test_an_answer_that_the_window_cut_is_incomplete(tmp_path: Path, stream: boo
         assert made["incomplete_details"] == {"reason": "max_output_tokens"}
 
     run(tmp_path, [cut], story)
+
+
+def test_the_report_says_that_its_path_has_changed_since(tmp_path: Path) -> None:
+    """Ours: what is left is counted anew, and is not what was reported then."""
+
+    async def story() -> None:
+        async with serve(tmp_path, SMALL) as client:
+            items = [{"role": "user", "content": "a b c d e f g"}, {"role": "user", "content": "h"}]
+            conversation = (await client.send("POST", "/v1/conversations", {"items": items})).body["id"]
+            path = f"/v1/conversations/{conversation}/items"
+            made = await make(client, True, input="i", conversation=conversation)
+            before = await report(client, made["id"])
+            assert before["warnings"] == []
+            first = (await client.send("GET", f"{path}?order=asc")).body["data"][0]["id"]
+            assert (await client.send("DELETE", f"{path}/{first}")).status == 200
+            after = await client.send("GET", f"/v1/responses/{made['id']}/window")
+            tokens = after.body["input_tokens"]
+            assert tokens["counted"] < tokens["reported"] == before["input_tokens"]["reported"]
+            assert [each["code"] for each in after.body["warnings"]] == ["path_changed"]
+            # A later response knows nothing of it: what it reported is what there is.
+            later = await make(client, True, input="j", conversation=conversation)
+            assert (await report(client, later["id"]))["warnings"] == []
+
+    asyncio.run(story())
 
 
 def test_conversations_pass_over_what_does_not_fit(tmp_path: Path) -> None:

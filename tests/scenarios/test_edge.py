@@ -285,6 +285,10 @@ def test_a_response_may_bear_the_name_of_an_endpoint(tmp_path: Path) -> None:
         ("GET", "/v1/health", "Did you mean /health?"),
         ("GET", "/api/tags", "The API is under /v1. Please check the URL for typos."),
         ("GET", "/v1/engines", "Please check the URL for typos."),
+        ("POST", "/v1/embeddings", "The API of /v1/embeddings is not served here."),
+        ("GET", "/v1/files/file_1", "The API of /v1/files is not served here."),
+        ("POST", "/v1/completions", "The API of /v1/completions is not served here."),
+        ("DELETE", "/v1/vector_stores/vs_1/files/f", "The API of /v1/vector_stores is not served here."),
     ],
 )
 def test_a_path_that_is_put_together_wrongly_is_put_right(

@@ -158,7 +158,11 @@ TABLE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "unknown model": (
         {"model": "nobody", "input": "x"},
-        refusal("The requested model 'nobody' does not exist.", "model", "model_not_found"),
+        refusal(
+            "The requested model 'nobody' does not exist. This server has scripted.",
+            "model",
+            "model_not_found",
+        ),
     ),
     "unknown parent": (
         {"input": "x", "previous_response_id": "resp_x"},
@@ -510,7 +514,10 @@ def test_images_come_as_data_urls_only(tmp_path: Path) -> None:
             for url in ("https://example.org/x.png", "file:///etc/passwd", "data:text/html,x"):
                 error = await _refuse_image(client, url)
                 assert error["param"] == "input[0].content[0].image_url"
-            part = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+            part = {
+                "type": "input_image",
+                "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB",
+            }
             response = await client.create(input=[{"role": "user", "content": [part]}])
             page = await client.list_items(response["id"])
             assert page.body["data"][0]["content"][0]["image_url"] == part["image_url"]
@@ -522,7 +529,7 @@ def test_a_model_is_not_given_what_its_profile_cannot_do(tmp_path: Path) -> None
     """Responses API 6.1, step 7; ours: what the profile supports; never silence."""
     profiles = {"blind": {"sees_images": False, "tools": "none", "efforts": ["low", "high"]}}
     models = {"blind": {"endpoint": "scripted", "model": "scripted", "profile": "blind"}}
-    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB"}
 
     async def story() -> None:
         async with serve(tmp_path, profiles=profiles, models=models) as client:

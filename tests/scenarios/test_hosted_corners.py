@@ -336,6 +336,37 @@ def test_an_approval_in_a_conversation(tmp_path: Path, stream: bool) -> None:
         server.stop()
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_an_approval_that_is_added_to_a_conversation_is_acted_upon(tmp_path: Path, cached: bool) -> None:
+    """Ours: the next response makes the call, once; one that may not call the server does not use it up."""
+    if not is_sdk_installed():
+        pytest.skip("the extra `mcp` is not installed")
+    server = McpServerThread()
+    tools = [declare(server, require_approval="always")]
+
+    async def story(house: House) -> None:
+        conversation = (await house.client.send("POST", "/v1/conversations", {})).body["id"]
+        shared: dict[str, Any] = {"tools": tools, "conversation": conversation}
+        first = await house.make(input="Weather?", **shared)
+        asked = first["output"][-1]
+        answer = {"type": "mcp_approval_response", "approval_request_id": asked["id"], "approve": True}
+        path = f"/v1/conversations/{conversation}/items"
+        assert (await house.client.send("POST", path, {"items": [answer]})).status == 200
+        error = await house.client.refuse(400, model="fake-model", input="Go.", tool_choice="none", **shared)
+        assert "tool_choice" in error["message"]
+        second = await house.make(input="Go.", **shared)
+        assert list_kinds(second) == ["mcp_call", "message"]
+        assert second["output"][0]["approval_request_id"] == asked["id"]
+        assert list_kinds(await house.make(input="Again?", **shared)) == ["message"]
+        assert server.calls == ["weather"]
+
+    try:
+        settings = {"limits": {"window_cache_bytes": 1 << 28 if cached else 0}}
+        run(tmp_path, [ASK_WEATHER, "4.", "Done."], story, settings=settings)
+    finally:
+        server.stop()
+
+
 def test_a_model_server_is_never_told_of_tools_that_run_nowhere(tmp_path: Path) -> None:
     """Ours: what is left out is left out of the request, and the response says so once."""
 

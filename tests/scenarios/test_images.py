@@ -14,7 +14,7 @@ from antiphon.protocol.requests import decode_create_request
 from antiphon.protocol.responses import Response
 from antiphon.store.memory import MemoryStore
 
-PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgo="}
+PICTURE = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB"}
 SHOWN = [{"role": "user", "content": [{"type": "input_text", "text": "Look."}, PICTURE]}]
 
 

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from antiphon.hosted.mcp import is_sdk_installed
+from antiphon.protocol.errors import ServerStoppingError
+from antiphon.protocol.requests import decode_create_request
+from tests.fake_upstream import Reply, make_head, make_json
 from tests.scenarios.client import read_text
 from tests.scenarios.houses import House, check_prefixes, list_codes, open_house, play, run
 from tests.scenarios.mcp_server import HEADER_SECRET, TOKEN, McpServerThread
@@ -151,6 +154,11 @@ def test_a_call_waits_for_approval(
             more: dict[str, Any] = {"previous_response_id": first["id"], "input": [answer]}
         else:
             more = {"input": [{"role": "user", "content": "Send it."}, *first["output"], answer]}
+        if approve:
+            # Declared nowhere, the server cannot be called: its address and credentials are in no item.
+            error = await house.refuse(stream=stream, **more)
+            assert (error["param"], error["code"]) == ("tools", "missing_required_parameter")
+            assert "'home'" in error["message"]
         second = await house.make(stream=stream, tools=tools, **more)
         if approve:
             assert list_kinds(second) == ["mcp_call", "message"]
@@ -201,6 +209,121 @@ def test_calls_that_are_made_at_once_are_asked_for_at_once(
         assert server.calls == ["weather", "send", "alarm"]
 
     run(tmp_path, [[*ASK_SEND, *ASK_WEATHER, *ASK_ALARM], "Done."], story)
+
+
+@STREAMS
+def test_a_call_that_was_made_is_told_although_the_model_fails(
+    tmp_path: Path, server: McpServerThread, stream: bool
+) -> None:
+    """Ours: clients send a request again that was answered with an error, and the tool would be called again."""
+    broken = Reply([make_json({"error": {"message": "x"}}, status=500)])
+
+    async def story(house: House) -> None:
+        tools = [declare(server, require_approval="always")]
+        first = await house.make(input="Send it.", tools=tools)
+        answer = {
+            "type": "mcp_approval_response",
+            "approval_request_id": pick(first, "mcp_approval_request")["id"],
+            "approve": True,
+        }
+        approving = {"input": [answer], "tools": tools, "previous_response_id": first["id"]}
+        if stream:
+            failed = await house.make(stream=True, **approving)
+        else:
+            told = await house.client.post({"model": "fake-model", **approving})
+            assert told.status == 200
+            failed = told.body
+        assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
+        assert pick(failed, "mcp_call")["output"] == "Sent."
+        assert (await house.client.retrieve(failed["id"])).body == failed
+        again = await house.make(stream=stream, **approving)
+        assert (again["status"], list_codes(again)) == ("completed", ["approval_ignored"])
+        assert "used before" in pick(again, "mcp_call")["error"]["message"]
+        assert "used before" in json.dumps(house.messages)
+        assert server.calls == ["send"]
+        # Without a call, an error is an error.
+        if not stream:
+            unasked = await house.client.refuse(502, model="fake-model", input="?")
+            assert unasked["type"] == "server_error"
+
+    run(tmp_path, [ASK_SEND, broken, "It was sent before.", *([] if stream else [broken])], story)
+
+
+def test_a_call_that_was_made_is_told_although_the_server_stops(
+    tmp_path: Path, server: McpServerThread
+) -> None:
+    """Ours: a client that is told to come back later would have the tool called again."""
+    hanging = Reply([make_head(), asyncio.Event()])
+
+    async def story(house: House) -> None:
+        body = {"model": "fake-model", "input": "?", "tools": [declare(server)]}
+        request = decode_create_request(json.dumps(body).encode())
+        round_ = await house.engine.open_round(request, "default")
+        collecting = asyncio.create_task(round_.collect())
+        while len(house.upstream.asked) < 2:
+            await asyncio.sleep(0.01)
+        collecting.cancel()
+        await asyncio.wait({collecting})
+        told = await round_.stop(ServerStoppingError())
+        assert told is not None
+        assert (told.status, server.calls) == ("failed", ["weather"])
+        stored = await house.engine.retrieve("default", round_.id)
+        assert (stored.error, stored.output) == (told.error, told.output)
+
+    run(tmp_path, [ASK_WEATHER, hanging], story)
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        *(
+            ({"server_url": url}, "server_url")
+            for url in ("http://me:word@a.no/mcp", "ws://a.no", "http://", "a.no")
+        ),
+        *(
+            ({"server_url": url}, "server_url")
+            for url in ("http://a.no/a b", "http://a.no:99999/", "http://[a/")
+        ),
+        ({"headers": {"a b": "c"}}, "headers"),
+        ({"headers": {"a": "b\r\nc: d"}}, "headers"),
+        ({"authorization": "Bearer \n"}, "authorization"),
+    ],
+)
+def test_an_address_or_header_that_cannot_be_used_is_refused_at_once(
+    tmp_path: Path, server: McpServerThread, tool: dict[str, Any], param: str
+) -> None:
+    """Ours: a URL is shown and stored, so it holds no password; what fails at every call is no warning."""
+
+    async def story(house: House) -> None:
+        error = await house.refuse(input="?", tools=[declare(server, **tool)])
+        assert (error["param"], error["code"]) == (f"tools[0].{param}", "invalid_value")
+        assert "word" not in error["message"].replace("password", "")
+
+    run(tmp_path, [], story)
+
+
+def test_the_query_of_an_address_goes_to_the_server_alone(tmp_path: Path, server: McpServerThread) -> None:
+    """Ours: servers take tokens there."""
+    url = f"{server.url}?api_key=query-token-123"
+
+    async def story(house: House) -> None:
+        tools = [declare(server, server_url=url)]
+        made = await house.make(input="?", tools=tools)
+        assert pick(made, "mcp_call")["output"] == "4 degrees in Oslo"
+        assert made["tools"][0]["server_url"] == server.url
+        body = {"model": "fake-model", "input": "?", "tools": tools, "background": True, "stream": False}
+        queued = await house.client.send("POST", "/v1/responses", body)
+        ended = await wait_ended(house, queued.body["id"])
+        item = {"type": "additional_tools", "tools": tools}
+        error = await house.refuse(
+            input=[{**item, "tools": [{**tools[0], "authorization": None, "headers": None}]}]
+        )
+        assert error["param"] == "input[0].tools[0].server_url"
+        files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+        assert "query-token" not in json.dumps([made, queued.body, ended])
+        assert not any(b"query-token" in content for content in files)
+
+    run(tmp_path, [ASK_WEATHER, "4.", ASK_WEATHER, "4."], story)
 
 
 def test_an_approved_call_survives_a_restart_of_the_server(tmp_path: Path, server: McpServerThread) -> None:

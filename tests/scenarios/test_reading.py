@@ -259,7 +259,8 @@ def test_models_are_listed_and_read(tmp_path: Path) -> None:
             }
             error = await client.refuse(input="Hello.", model="slow")
             assert error == {
-                "message": "The requested model 'slow' does not exist.",
+                "message": "The requested model 'slow' does not exist. This server has fast, plain, "
+                "org/name with space.",
                 "type": "invalid_request_error",
                 "param": "model",
                 "code": "model_not_found",

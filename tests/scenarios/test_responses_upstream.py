@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from antiphon.checker import CheckOptions, Verdict, run_check, select_requirements
 from tests.fake_upstream import (
     MODEL,
     FakeUpstream,
@@ -555,13 +556,129 @@ def test_an_item_of_its_own_is_named_by_its_id(tmp_path: Path, stream: bool) -> 
     run(tmp_path, [answer(say("Hello.")), answer(say("b", 2))], story)
 
 
-def test_the_count_route_asks_where_it_can(tmp_path: Path) -> None:
-    """Ours: a server of no known kind is estimated for."""
+@pytest.mark.parametrize(
+    ("counted", "count", "asked"),
+    [
+        ({"object": "response.input_tokens", "input_tokens": 17}, 17, 2),
+        ({"object": "response.input_tokens", "input_tokens": 17, "antiphon": {"estimated": True}}, None, 2),
+        (None, None, 1),
+    ],
+)
+def test_the_count_route_asks_where_it_can(
+    tmp_path: Path, counted: dict[str, Any] | None, count: int | None, asked: int
+) -> None:
+    """Ours: the server's own count, else an estimate; one without the route is not asked at once again."""
+
+    class CountingUpstream(FakeUpstream):
+        def reply(self, request: Request) -> Reply:
+            if request.path.endswith("/input_tokens") and counted:
+                return Reply([make_json(counted)])
+            return super().reply(request)
 
     async def story(house: House) -> None:
-        made = await house.client.send(
-            "POST", "/v1/responses/input_tokens", {"model": MODEL, "input": "How are you?"}
-        )
-        assert made.body["antiphon"] == {"estimated": True}
+        for _ in range(2):
+            made = await house.client.send(
+                "POST", "/v1/responses/input_tokens", {"model": MODEL, "input": "How are you?"}
+            )
+            assert made.body.get("antiphon") == (None if count else {"estimated": True})
+            assert count is None or made.body["input_tokens"] == count
+        paths = [each.path for each in house.upstream.requests]
+        assert paths.count("/v1/responses/input_tokens") == asked
 
-    run(tmp_path, [], story)
+    async def main() -> None:
+        async with (
+            asyncio.timeout(40),
+            CountingUpstream(lambda _: answer(say("x"))) as upstream,
+            open_house(tmp_path, upstream, settings=make_settings(upstream)) as house,
+        ):
+            await story(house)
+
+    asyncio.run(main())
+
+
+def test_an_estimate_that_is_told_as_one_is_no_broken_promise(tmp_path: Path) -> None:
+    """Ours: the checker compares counts, and an estimate is none."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(40),
+            FakeUpstream(lambda _: answer(say("x"))) as upstream,
+            open_house(tmp_path, upstream, settings=make_settings(upstream)) as house,
+        ):
+            chosen = CheckOptions(requirements=select_requirements(["endpoints.input-tokens"]))
+            report = await run_check(house.transport, MODEL, chosen)
+            assert [each.verdict for each in report.results] == [Verdict.UNKNOWN]
+            assert report.results[0].needs == "a model server that counts"
+
+    asyncio.run(main())
+
+
+@STREAMS
+@pytest.mark.parametrize(
+    ("status", "told", "code", "param"),
+    [
+        (
+            400,
+            {"code": "unsupported_parameter", "param": "tools[0].type"},
+            "unsupported_parameter",
+            "tools[0].type",
+        ),
+        (400, {"code": "invalid_encrypted_content", "param": None}, "invalid_encrypted_content", None),
+        (404, {"code": None, "param": "prompt.id"}, None, "prompt.id"),
+        (400, {"code": "a code\n", "param": "<b>"}, None, None),
+        (400, {"code": "c" * 65, "param": 7}, None, None),
+        (400, {"code": "KEY-OF-OURS", "param": "x.KEY-OF-OURS"}, "***", "x.***"),
+    ],
+)
+def test_what_its_refusal_names_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stream: bool,
+    status: int,
+    told: dict[str, Any],
+    code: str | None,
+    param: str | None,
+) -> None:
+    """Ours: it has our API, so its parameters are the client's own; what is no word or path is left out."""
+    monkeypatch.setenv("UPSTREAM_KEY", "KEY-OF-OURS")
+    error = {"message": "Not this one.", "type": "invalid_request_error", **told}
+    reply = Reply([make_json({"error": error}, status=status)])
+
+    async def story(house: House) -> None:
+        body = {"model": MODEL, "input": "?", "stream": stream}
+        got = await house.client.refuse(400, **body)
+        assert (got["code"], got["param"]) == (code, param)
+        assert "Not this one." in got["message"]
+
+    async def main() -> None:
+        async with asyncio.timeout(40), FakeUpstream(lambda _: reply) as upstream:
+            endpoint = {"url": upstream.url, "dialect": "responses", "key_env": "UPSTREAM_KEY"}
+            settings = {"endpoints": {"fake": endpoint}}
+            environ = {"UPSTREAM_KEY": "KEY-OF-OURS"}
+            async with open_house(tmp_path, upstream, settings=settings, environ=environ) as house:
+                await story(house)
+
+    asyncio.run(main())
+
+
+@STREAMS
+def test_what_it_warns_of_is_handed_on(tmp_path: Path, stream: bool) -> None:
+    """Ours: a server of our own kind warns under `antiphon`; what is no warning is left out, and all is bounded."""
+    warnings: list[Any] = [
+        {"code": "history_truncated", "message": "Much was left out."},
+        {"code": "No Code", "message": "x"},
+        {"code": "x"},
+        7,
+        {"code": "long", "message": "m" * 5_000},
+    ]
+
+    async def story(house: House) -> None:
+        made = await house.make(stream=stream, input="?")
+        told = made["antiphon"]["warnings"]
+        assert [each["code"] for each in told] == ["history_truncated", "long"]
+        assert told[0]["message"] == "The model server warns: Much was left out."
+        assert len(told[1]["message"]) < 1_100
+        assert list_codes(await house.make(stream=stream, input="?")) == []
+
+    odd = answer(say("b", 2), antiphon={"warnings": {"code": "x"}})
+    run(tmp_path, [answer(say("a"), antiphon={"warnings": warnings}), odd], story)

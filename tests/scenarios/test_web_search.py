@@ -130,14 +130,20 @@ def test_history_without_what_was_found_says_so_to_the_model(tmp_path: Path, str
 
 
 @STREAMS
-def test_a_search_that_fails_is_told_to_the_model_alone(tmp_path: Path, stream: bool) -> None:
-    """Ours: the response does not fail with it."""
+def test_a_search_that_fails_is_told_and_the_response_goes_on(
+    tmp_path: Path, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ours: to the model, to the client, and in the log without what was looked for."""
     search = ScriptedSearch({"fjords": HostedToolError("The search is down.")})
 
     async def story(house: House) -> None:
         made = await house.make(stream=stream, input="How deep?", tools=[WEB], include=INCLUDE)
         looked = pick_search(made["output"])
         assert (looked["status"], looked["results"], looked["action"]["sources"]) == ("failed", [], [])
+        assert list_codes(made) == ["search_failed"]
+        assert "The search is down." in made["antiphon"]["warnings"][0]["message"]
+        lines = [record.getMessage() for record in caplog.records if "search" in record.getMessage()]
+        assert lines == ["a web search failed: The search is down."]
         assert "error" not in looked
         assert house.messages[-1]["content"] == "Error: The search is down."
         again = await house.make(stream=stream, previous_response_id=made["id"], input="?", tools=[WEB])
@@ -155,6 +161,8 @@ def test_without_a_provider_it_is_left_out_or_refused(tmp_path: Path, stream: bo
         for choice in (FORCED, "required"):
             error = await house.refuse(input="?", tools=[WEB], tool_choice=choice, stream=stream)
             assert (error["param"], error["code"]) == ("tool_choice", "unsupported_parameter")
+            if choice == FORCED:
+                assert "[search] url" in error["message"]
         made = await house.make(stream=stream, input="?", tools=[WEB])
         assert list_codes(made) == ["tools_left_out"]
         assert made["tools"][0]["type"] == "web_search"

@@ -243,6 +243,14 @@ def test_starting_a_server_is_proposed_on_this_machine_alone(
         assert word not in shown
 
 
+def test_a_key_that_is_missing_is_asked_for_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours."""
+    error = '{"error": {"message": "You did not provide an API key.", "type": "invalid_request_error"}}'
+    with serve((401, "application/json", error)) as server:
+        assert ask(server, "Hi") == 1
+    assert "--key-env" in capsys.readouterr().err
+
+
 def test_a_server_is_the_same_however_it_is_spelled() -> None:
     """Ours: localhost and 127.0.0.1 are one server."""
     with serve(stream(delta("Yes."), end()), stream(delta("Yes."), end())) as server:

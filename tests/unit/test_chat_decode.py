@@ -537,3 +537,58 @@ def test_a_second_choice_is_not_mixed_into_the_answer() -> None:
     decoder = ChatDecoder(think_tags=True, window_tokens=None)
     chunk = {"choices": [{"index": at, "delta": {"content": text}} for at, text in ((0, "A"), (1, "B"))]}
     assert decoder.feed(msgspec.json.encode(chunk)) == [TextDelta("A")]
+
+
+def test_a_name_in_pieces_is_one_name() -> None:
+    """Ours: servers that send everything token by token send names so; one that was offered is told at once."""
+
+    def feed(*fragments: dict[str, Any]) -> list[Any]:
+        decoder = ChatDecoder(think_tags=False, window_tokens=None, names={"get_weather", "f"})
+        told = [
+            decoder.feed(msgspec.json.encode(chunk({"tool_calls": [{"index": 0, **each}]})))
+            for each in fragments
+        ]
+        return [*told, decoder.feed(b"[DONE]")]
+
+    pieces = feed(
+        {"id": "c", "function": {"name": "get_"}},
+        {"function": {"name": "weather"}},
+        {"function": {"arguments": "{}"}},
+    )
+    assert pieces[:3] == [
+        [CallDelta(0, "c", "", "")],
+        [CallDelta(0, "c", "get_weather", "")],
+        [CallDelta(0, "c", "get_weather", "{}")],
+    ]
+    assert feed({"id": "c", "function": {"name": "f"}})[0] == [CallDelta(0, "c", "f", "")]
+    # A name that nobody knows is whole when the arguments begin, or the answer ends.
+    assert feed({"id": "c", "function": {"name": "no"}})[1][0] == CallDelta(0, "c", "no", "")
+
+
+def test_a_call_in_the_form_before_tools_is_a_call() -> None:
+    """OpenAI, Chat Completions: `function_call`, which `tool_calls` replaced."""
+    events = decode(
+        chunk({"function_call": {"name": "f", "arguments": ""}}),
+        chunk({"function_call": {"arguments": '{"a":'}}),
+        chunk({"function_call": {"arguments": "1}"}}, "function_call"),
+    )
+    assert events == [CallDelta(0, "", "f", '{"a":1}'), Finished("stop", None)]
+
+
+def test_a_character_in_two_chunks_is_one_character() -> None:
+    """RFC 8259 section 7: text, reasoning and arguments, as servers that send tokens one by one escape them."""
+    template = {
+        "content": '{"content":"%"}',
+        "reasoning": '{"reasoning_content":"%"}',
+        "call": '{"tool_calls":[{"index":0,"id":"c","function":{"name":"f","arguments":"%"}}]}',
+    }
+    for form in template.values():
+        reader = AnswerReader(ChatDecoder(think_tags=False, window_tokens=None), streamed=True)
+        events: list[BackendEvent] = []
+        for text in (r"a\ud83d", r"\ude00b", r"\ud83d"):
+            delta = form.replace("%", text)
+            events += reader.feed(f'data: {{"choices":[{{"delta":{delta}}}]}}\n\n'.encode())
+        events += reader.feed(b"data: [DONE]\n\n") + reader.close()
+        texts = [str(getattr(event, "text", getattr(event, "arguments", ""))) for event in events]
+        assert "".join(texts) == "a😀b\ufffd"
+        assert events[-1] == Finished("stop", None)

@@ -24,6 +24,7 @@ from antiphon.checker import (
     render_junit,
     render_result,
     render_summary,
+    render_sums,
     run_check,
     select_requirements,
 )
@@ -50,6 +51,7 @@ from antiphon.checker.requirements import (
     streaming,
     tools,
 )
+from antiphon.checker.requirements.filling import find_timeout, takes_too_long
 from antiphon.checker.subject import Subject, UndecidedError
 from antiphon.checker.verdicts import Reading, compare_counts, judge_memory
 from antiphon.client import AppTransport
@@ -279,6 +281,29 @@ def test_what_is_undecided_for_lack_of_an_option_leaves_the_status_at_0() -> Non
     assert msgspec.structs.replace(report, results=[unasked]).exit_status == 2
     summary = render_summary(msgspec.structs.replace(report, results=[unasked]))
     assert "note: --second-key-env was not given or not enough" in summary
+    unseen = msgspec.structs.replace(unasked, needs="a model that reasons")
+    summary = render_summary(msgspec.structs.replace(report, results=[unseen]))
+    assert "some need a model that reasons, and this server and model showed none" in summary
+    assert "not given" not in summary
+
+
+def test_the_sums_of_an_area_count_what_is_undecided_as_such() -> None:
+    """Ours: undecided is not passed."""
+    assert render_sums("fields", {PASS: 53, UNKNOWN: 10}) == "pass     53 of 63 in fields, 10 undecided"
+    assert render_sums("fields", {PASS: 1, FAIL: 2}) == "pass     1 of 3 in fields, 2 failed"
+    assert render_sums("fields", {UNKNOWN: 2}) == "unknown  0 of 2 in fields, 2 undecided"
+
+
+def test_the_time_that_a_long_history_would_take_is_told() -> None:
+    """Ours: a step takes as much longer as its history; with that time no step is left out."""
+    spent_s, last_s = 30.0, 20.0
+    timeout_s = find_timeout(spent_s, last_s, 1 / 16)
+    assert takes_too_long(spent_s, last_s, 300.0)
+    for _ in range(2):
+        assert not takes_too_long(spent_s, last_s, timeout_s)
+        last_s *= 4
+        spent_s += last_s
+    assert takes_too_long(30.0 + 80.0, 80.0, timeout_s * 0.9)
 
 
 def test_the_table_has_verdict_id_explanation_and_sums() -> None:

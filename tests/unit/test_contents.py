@@ -17,7 +17,7 @@ from antiphon.protocol.errors import RequestError
 from antiphon.protocol.items import Item, decode_items, decode_stored_item, make_user_message
 from tests.unit.test_files import build_pdf, encode, make_url, write_page
 
-PNG = b"\x89PNG\r\n\x1a\n"
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01"
 PNG_URL = make_url(PNG, "image/png")
 TEXT = {"type": "input_text", "text": "Look."}
 NOTES = {"type": "input_file", "filename": "notes.txt", "file_data": make_url(b"Buy milk.", "text/plain")}
@@ -233,6 +233,11 @@ def test_sound_and_film_are_refused() -> None:
         ("data:image/png;base64,iVBORw0K\nGgo=", "invalid_base64_image"),
         ("data:image/png,iVBORw0KGgo=", "invalid_base64_image"),
         ("data:image/png;base64,AAAA", "invalid_image_format"),
+        (make_url(PNG[:16], "image/png"), "invalid_image_format"),
+        (make_url(b"\xff\xd8\xff\xd9", "image/jpeg"), "invalid_image_format"),
+        (make_url(b"GIF89a" + bytes(4), "image/gif"), "invalid_image_format"),
+        (make_url(PNG[:16] + b"\x00\x00\xea\x60" * 2, "image/png"), "image_too_large"),
+        (make_url(PNG[:16] + b"\x00\x00\x00\x01\x00\x00\xea\x60", "image/png"), "image_too_large"),
         ("data:image/svg+xml;base64,AAAA", "unsupported_image_media_type"),
         ("data:image/tiff;base64,AAAA", "unsupported_image_media_type"),
         ("data:text/html;base64,AAAA", "invalid_image_url"),
@@ -252,7 +257,21 @@ def test_what_is_no_image_is_refused_with_the_apis_code(url: str, code: str) -> 
         assert "'fetch.images'" in message
 
 
-@pytest.mark.parametrize("head", [PNG, b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF\x00\x00\x00\x00WEBPVP8 "])
+#: Beginnings with a size, of a camera's photo with 200 KB of notes too.
+HEADS = [
+    PNG,
+    b"\xff\xd8\xff\xc0\x00\x0b\x08\x00\x01\x00\x01",
+    b"\xff\xd8"
+    + b"\xff\xe1\xff\xff" * 1
+    + bytes(0xFFFD)
+    + (b"\xff\xe2\xff\xff" + bytes(0xFFFD)) * 2
+    + b"\xff\xc0\x00\x0b\x08\x00\x01\x00\x01",
+    b"GIF89a\x01\x00\x01\x00",
+    b"RIFF\x00\x00\x00\x00WEBPVP8 " + bytes(10) + b"\x01\x00\x01\x00",
+]
+
+
+@pytest.mark.parametrize("head", HEADS, ids=["png", "jpeg", "long jpeg", "gif", "webp"])
 @pytest.mark.parametrize("media_type", ["image/png", "image/jpeg", "image/jpg", "image/gif", "image/webp"])
 def test_images_of_the_four_formats_pass_also_under_anothers_name(head: bytes, media_type: str) -> None:
     """Ours: model servers look at the bytes, and clients often name the wrong one."""

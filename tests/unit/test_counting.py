@@ -22,6 +22,7 @@ from antiphon.context.truncation import report_dropped
 from antiphon.engine import counting
 from antiphon.engine.catalog import Target
 from antiphon.engine.counting import (
+    MODELS_KEPT,
     SAMPLE_EVERY,
     SAMPLE_MAX_BYTES,
     SAMPLES_KEPT,
@@ -214,6 +215,41 @@ def test_models_do_not_share_a_calibration() -> None:
         return [await counter.estimate(key, encode("w " * 2000)) for key in keys]
 
     assert run(work) == pytest.approx([3006, 2004, 2004], rel=0.01)
+
+
+def test_tenants_do_not_share_a_calibration() -> None:
+    """Ours: a tenant infers and changes nothing of another one's counts, whatever it sends, and however much."""
+    prompt = encode("w " * 2000)
+
+    async def work(counter: TokenCounter) -> list[int]:
+        estimates = []
+        for number in range(MODELS_KEPT + 2):
+            counter.of_tenant("ada").note(TargetKey("lab", str(number)), prompt, 6_000)
+        counter.of_tenant("ben").note(KEY, prompt, 3_006)
+        for _ in range(20):
+            counter.of_tenant("ada").note(KEY, prompt, 7_900)
+        for tenant in ("ben", "ada", "cyd"):
+            estimates.append(await counter.of_tenant(tenant).estimate(KEY, prompt))
+        return estimates
+
+    ben, ada, cyd = run(work)
+    assert (ben, cyd) == pytest.approx((3006, 2004), rel=0.01)
+    assert ada > 7000
+
+
+def test_the_prompts_that_wait_for_a_tenant_are_bounded_and_the_newest_one_counts() -> None:
+    """Ours: samples hold on to prompts, so they are limited over all models of a tenant."""
+    prompt = encode("w " * (SAMPLE_MAX_BYTES // 3))
+
+    async def work(counter: TokenCounter) -> list[int]:
+        keys = [TargetKey("lab", str(number)) for number in range(8)]
+        for key in keys:
+            counter.note(key, prompt, 3 * len(prompt[0]) // 4)
+        return [await counter.estimate(key, encode("w " * 2000)) for key in keys]
+
+    first, *_, last = run(work)
+    assert first == pytest.approx(2004, rel=0.01)
+    assert last == pytest.approx(3004, rel=0.02)
 
 
 def test_a_piece_is_counted_once() -> None:

@@ -55,6 +55,12 @@ class Steps:
     def note_cut(self) -> None:
         """Nothing is kept."""
 
+    def begin_answer(self) -> None:
+        """Nothing is kept."""
+
+    def note_drop(self, warning: tuple[str, str]) -> None:
+        """Nothing is kept."""
+
     def end_step(self, usage: BackendUsage | None, *, answered: bool, asks_again: bool = False) -> None:
         self.ended.append((usage, answered, asks_again))
 
@@ -191,3 +197,20 @@ def test_a_response_that_has_ended_is_not_asked_for_again() -> None:
     steps.outcome = "failed"
     player = Player([Opened(), TextDelta("no"), STOP])
     assert run(player, steps=steps) == ([Opened()], [])
+
+
+def test_a_call_that_would_be_dropped_is_no_call_at_all() -> None:
+    """`allowed_tools` with mode required: a tool beside the list is asked again like text."""
+    player = Player(
+        [Opened(), CallDelta(0, "a", "hidden", "{}"), Finished("stop")],
+        [Opened(), CallDelta(0, "b", "unknown", "{}"), Finished("stop")],
+    )
+
+    async def read() -> list[BackendEvent]:
+        ask = Ask(model="m", profile=Profile(), tool_choice="required")
+        stream = stream_forced(player, ask, [], Steps(), is_hidden=lambda name: name == "hidden")
+        return [event async for batch in stream for event in batch]
+
+    events = asyncio.run(read())
+    assert [event.name for event in events if isinstance(event, CallDelta)] == ["unknown"]
+    assert len(player.asks) == 2

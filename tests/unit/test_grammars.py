@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.engine.grammar_worker import check, require_pattern_width, require_width
-from antiphon.engine.grammars import DEFINITION_CHARACTERS, TEXT_CHARACTERS, GrammarChecker, Verdict
-from antiphon.protocol.errors import RequestError
+from antiphon.engine.grammars import (
+    DEFINITION_CHARACTERS,
+    TEXT_CHARACTERS,
+    WAITING_LIMIT,
+    GrammarChecker,
+    Verdict,
+)
+from antiphon.engine.turns import Turns
+from antiphon.protocol.errors import OverloadedError, RequestError
 from antiphon.protocol.tools import CustomTool, GrammarFormat, NamespaceTool, PlainFormat, Tool
 
 T = TypeVar("T")
@@ -128,6 +135,8 @@ def test_regular_expressions_match_the_whole_input(definition: str, text: str, t
         ("lark", "start: (", "no Lark grammar"),
         ("lark", "", "no Lark grammar"),
         ("lark", "start: /(/", "no Lark grammar"),
+        ("lark", 'start: "a"\n  | | ? !', "no Lark grammar"),
+        ("lark", "%declare A\nstart: A", "%declare"),
         ("lark", "%import .secrets.KEY\nstart: KEY", "can be imported"),
         ("lark", "%import secrets (KEY)\nstart: KEY", "can be imported"),
     ],
@@ -147,6 +156,7 @@ def test_what_is_no_grammar_is_refused_with_its_reason(syntax: Any, definition: 
     error = caught.value
     assert (error.code, error.param) == ("invalid_value", "tools[1].tools[0].format.definition")
     assert told in error.message
+    assert error.message.isprintable()
 
 
 def test_grammars_that_are_right_are_accepted() -> None:
@@ -160,7 +170,7 @@ def test_grammars_that_are_right_are_accepted() -> None:
         await checker.check_tools(tools)
         await checker.close()
         await checker.check_tools(tools)
-        assert checker._process is None
+        assert checker._shop._idle[-1]._process is None
 
     use(run)
 
@@ -183,7 +193,7 @@ def test_a_grammar_that_takes_too_long_is_given_up_and_the_next_one_is_checked()
 
     async def run(checker: GrammarChecker) -> list[Verdict]:
         slow = await checker.check_text(SLOW, "a" * 60 + "b")
-        assert checker._process is None
+        assert checker._shop._idle[-1]._process is None
         return [slow, *await asyncio.gather(*(checker.check_text(WORD, text) for text in ("ab", "a1")))]
 
     slow, good, bad = use(run, timeout_s=1.0)
@@ -213,7 +223,7 @@ def test_a_process_that_ended_is_replaced() -> None:
 
     async def run(checker: GrammarChecker) -> list[Verdict]:
         await checker.check_text(WORD, "ab")
-        process = checker._process
+        process = checker._shop._idle[-1]._process
         assert process is not None
         process.kill()
         first = await checker.check_text(WORD, "ab")
@@ -222,6 +232,56 @@ def test_a_process_that_ended_is_replaced() -> None:
     first, second = use(run)
     assert first == Verdict() or first.unchecked
     assert second == Verdict()
+
+
+def test_one_tenants_slow_grammars_hold_up_no_other_tenant() -> None:
+    """Ours: tenants take turns, and whoever lets too many checks wait is told so."""
+
+    async def run(checker: GrammarChecker) -> tuple[Verdict, int, set[str]]:
+        ada, ben = checker.of_tenant("ada"), checker.of_tenant("ben")
+        asking = [asyncio.create_task(ada.check_text(SLOW, "a" * 60 + "b")) for _ in range(WAITING_LIMIT + 4)]
+        await asyncio.sleep(0)
+        answer = await ben.check_text(WORD, "ab")
+        with pytest.raises(OverloadedError, match="try again later"):
+            await ada.check_grammar(GrammarFormat(syntax="regex", definition="new"), "tools[0]")
+        done = [task for task in asking if task.done()]
+        told = {(await task).unchecked for task in done}
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        return answer, len(done), told
+
+    answer, done, told = use(run)
+    assert answer == Verdict()
+    # The ones over the limit; none of the others had its answer before ben had his.
+    assert (done, told) == (3, {"too many checks were waiting already"})
+
+
+def test_turns_go_round_among_tenants_and_are_never_lost() -> None:
+    """Ours: one turn each in a circle, also where callers leave or wait too long."""
+    order: list[str] = []
+
+    async def use_turn(turns: Turns, tenant: str) -> None:
+        async with turns.take(tenant, timeout_s=20):
+            order.append(tenant)
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        turns = Turns(1, waiting_per_tenant=8)
+        async with turns.take("ada", timeout_s=20):
+            callers = [asyncio.create_task(use_turn(turns, tenant)) for tenant in "aaaabbc"]
+            await asyncio.sleep(0)
+            callers[0].cancel()
+            with pytest.raises(TimeoutError):
+                async with turns.take("c", timeout_s=0):
+                    pass
+        callers[3].cancel()
+        await asyncio.gather(*callers, return_exceptions=True)
+        assert order == ["a", "b", "c", "a", "b"]
+        async with turns.take("a", timeout_s=20):
+            pass
+
+    asyncio.run(run())
 
 
 def test_a_grammar_that_the_checker_cannot_use_is_accepted_and_said_to_be_unchecked() -> None:

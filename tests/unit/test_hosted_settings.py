@@ -82,7 +82,8 @@ def test_private_servers_may_be_called_while_nobody_else_is_there(
     config = load(tmp_path, f'{keys}[mcp]\nprivate_addresses = "{setting}"\nhosts = ["A.test:80"]\n')
     assert all(isinstance(key, KeySettings) for key in config.keys.values())
     connector = bootstrap._build_mcp_connector(config)
-    assert read_rules(connector) == AddressRules(private=private, hosts=("a.test:80",))
+    rules = read_rules(connector)
+    assert (rules.private, rules.hosts, rules.hosts_setting) == (private, ("a.test:80",), "mcp.hosts")
 
 
 def test_mcp_can_be_switched_off(tmp_path: Path) -> None:
@@ -94,7 +95,8 @@ def test_images_are_fetched_from_public_addresses_and_named_hosts(tmp_path: Path
     """Ours: no setting opens private addresses at large for images."""
     fetcher = bootstrap._build_fetcher(load(tmp_path, '[fetch]\nimages = true\nhosts = ["a.test"]\n'))
     assert isinstance(fetcher, HttpFetcher)
-    assert read_rules(fetcher) == AddressRules(hosts=("a.test",))
+    rules = read_rules(fetcher)
+    assert (rules.private, rules.hosts, rules.hosts_setting) == (False, ("a.test",), "fetch.hosts")
 
 
 def test_lists_can_be_given_by_a_variable(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from antiphon.backends import BackendEvent, ItemClosed, ItemEvent, ItemOpened
 from antiphon.context.toolbox import Toolbox
+from antiphon.engine.approvals import UsedApprovals
 from antiphon.engine.hosted_tools import HostedTools
 from antiphon.engine.mcp_rules import find_approvals, is_allowed, needs_approval
 from antiphon.hosted import (
@@ -64,6 +66,8 @@ class Run:
         mcp: McpConnector | None = None,
         max_calls: int | None = None,
         taken: frozenset[str] = frozenset(),
+        approvals: UsedApprovals | None = None,
+        tenant: str = "a",
     ) -> None:
         self.events: list[BackendEvent] = []
         self.hosted = HostedTools(
@@ -73,6 +77,7 @@ class Run:
             search=search,
             mcp=mcp,
             max_calls=max_calls,
+            take_approval=partial((approvals or UsedApprovals()).take, tenant),
         )
         asyncio.run(self._run(calls))
 
@@ -329,6 +334,15 @@ def test_a_tool_that_cannot_be_offered_is_named() -> None:
 # Calling MCP tools
 
 
+def test_a_tool_that_its_server_lists_wrongly_is_left_out_alone() -> None:
+    """Ours: the others are offered, and the listing holds these alone."""
+    broken = McpToolFacts("broken", {}, fault="it is not as MCP has it")
+    run = Run(MCP, mcp=build_connector(tools=[WEATHER, broken]))
+    assert [tool.name for tool in run.hosted.offered] == ["home__weather"]
+    assert [tool["name"] for tool in run.items[0]["tools"]] == ["weather"]
+    assert run.warnings == ["tools_left_out"]
+
+
 def test_a_call_is_one_item_with_its_output() -> None:
     """Responses API, 4.3: in_progress, arguments delta and done, completed."""
     connector = build_connector()
@@ -460,6 +474,8 @@ def test_a_call_that_needs_approval_is_asked_for() -> None:
         "server_label": "home",
         "name": "weather",
         "arguments": '{"city":"Oslo"}',
+        # Stored, and cut where the item is shown.
+        "server_url": URL,
     }
 
 
@@ -490,6 +506,58 @@ def test_an_approval_counts_once() -> None:
     assert (len(connector.calls), run.warnings) == (1, ["approval_ignored"])
     run = Run(MCP, mcp=connector, remembered=[*listing, request, respond(approve=False)], new=[respond()])
     assert (len(connector.calls), run.warnings) == (1, ["approval_ignored"])
+
+
+def test_an_approval_counts_once_on_all_branches_of_one_tenant() -> None:
+    """Ours: whoever repeats a request whose answer was lost must not repeat what it did."""
+    request, listing = ask_approval()
+    connector, used = build_connector(), UsedApprovals()
+
+    def approve(tenant: str, connector: ScriptedMcpConnector = connector) -> Run:
+        path = [*listing, request]
+        return Run(MCP, mcp=connector, remembered=path, new=[respond()], approvals=used, tenant=tenant)
+
+    # A server that is not there was not called, and the approval still counts.
+    assert approve("a", ScriptedMcpConnector({})).items[0]["status"] == "failed"
+    assert approve("a").hosted.has_acted
+    again = approve("a")
+    assert (len(connector.calls), again.warnings, again.hosted.has_acted) == (1, ["approval_ignored"], False)
+    (item,) = again.items
+    assert (item["status"], item["approval_request_id"]) == ("failed", "mcpr_1")
+    assert "used before" in item["error"]["message"]
+    assert approve("b").warnings == []
+    assert len(connector.calls) == 2
+
+
+def test_approvals_are_remembered_up_to_a_limit() -> None:
+    """Ours: every table is bounded; the oldest leaves."""
+    used = UsedApprovals(limit=2)
+    assert [used.take("a", name) for name in ("1", "1", "2", "3", "2", "1")] == [
+        *(True, False, True, True),
+        *(False, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "is_same"),
+    [
+        (f"{URL}?key=1", True),
+        ("HTTP://A.test:80/mcp", True),
+        ("http://evil.test/mcp", False),
+        ("http://a.test:81/mcp", False),
+        ("https://a.test/mcp", False),
+        ("http://a.test/mcp2", False),
+    ],
+)
+def test_an_approval_is_one_for_the_server_that_asked(url: str, is_same: bool) -> None:
+    """Ours: a label is the client's word, and may stand for another server in the next request."""
+    request, _ = ask_approval()
+    answers = {"weather": McpResult("4 degrees")}
+    connector = ScriptedMcpConnector({url: ScriptedMcpServer(tools=[WEATHER], answers=answers)})
+    run = Run({**MCP, "server_url": url}, mcp=connector, remembered=[request], new=[respond()])
+    assert len(connector.calls) == is_same
+    assert run.warnings == ([] if is_same else ["approval_ignored"])
+    assert run.items[-1]["status"] == ("completed" if is_same else "failed")
 
 
 def test_a_history_that_the_client_replays_calls_nothing_again() -> None:
@@ -583,6 +651,7 @@ def test_opening_again_does_nothing() -> None:
         search=None,
         mcp=connector,
         max_calls=None,
+        take_approval=partial(UsedApprovals().take, "a"),
     )
 
     async def run() -> list[int]:
@@ -623,6 +692,7 @@ def test_a_client_that_leaves_while_servers_are_listed_leaves_nothing_running() 
             search=None,
             mcp=Slow({}),
             max_calls=None,
+            take_approval=partial(UsedApprovals().take, "a"),
         )
         source = hosted.open()
         assert [type(event) for event in await anext(source)] == [ItemOpened, ItemEvent]

@@ -17,6 +17,8 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "OpenAI": (9001, 8192),
     "OpenRouter": (39000, 32768),
     "OpenAI, OpenRouter and others, short": (None, 32768),
+    "Antiphon, with output": (4000, 4096),
+    "Antiphon, OpenAI's Responses": (235, 200),
     "Ollama cloud": (300000, 262144),
     "Anthropic": (210000, 200000),
     "Gemini": (1100000, 1048576),
@@ -93,6 +95,19 @@ def test_a_gateways_prefix_does_not_hide_an_overflow(message: str) -> None:
 def test_other_texts_are_no_overflow(message: str) -> None:
     """A phrase that another message quotes, numbers that are none, limits of another kind."""
     assert read_overflow(message) is None
+
+
+@pytest.mark.parametrize("at_least", [False, True])
+@pytest.mark.parametrize("window", [4096, None])
+@pytest.mark.parametrize("prompt", [12030, None])
+def test_our_own_error_keeps_its_numbers(prompt: int | None, window: int | None, at_least: bool) -> None:
+    """Ours: one server of ours may stand behind another."""
+    told = ContextOverflowError(prompt_tokens=prompt, window_tokens=window, at_least=at_least)
+    error = read_overflow(told.message)
+    assert error is not None
+    assert (error.prompt_tokens, error.window_tokens) == (prompt, window)
+    assert error.at_least is (at_least and prompt is not None)
+    assert error.message == told.message
 
 
 @pytest.mark.parametrize("code", sorted(OVERFLOW_CODES))

@@ -225,3 +225,12 @@ def test_it_agrees_with_the_plain_rule(members: list[dict[str, Any]], open_calls
         assert not fits
     else:
         assert fits
+
+
+@pytest.mark.parametrize("call_types", [{}, {"c": "custom_tool_call"}])
+def test_an_output_of_another_kind_than_its_call_is_refused(call_types: dict[str, str]) -> None:
+    """Responses API: each kind of call has its own kind of output."""
+    kind = "function_call_output" if call_types else "custom_tool_call_output"
+    wrong = items({"type": kind, "call_id": "c", "output": "x"})
+    with pytest.raises(RequestError, match="must be an item of type"):
+        check_pairing(wrong, open_calls=["c"], call_types=call_types)

@@ -186,3 +186,25 @@ def test_a_key_is_masked_wherever_the_body_is_cut(text: str, key: str, cuts: st.
         data = data[size:]
     shown += mask.close()
     assert shown == text.replace(key, "***").encode()
+
+
+@given(
+    key=st.text(alphabet="ab/é", min_size=1, max_size=5),
+    before=st.text(alphabet="xu0", max_size=5),
+    written=st.data(),
+)
+def test_a_key_is_masked_however_json_escapes_it(key: str, before: str, written: st.DataObject) -> None:
+    """RFC 8259, section 7: any character may be escaped."""
+    body = f'{{"k":"{before}'
+    for character in key:
+        ways = [character, f"\\u{ord(character):04x}", f"\\u{ord(character):04X}"]
+        body += written.draw(st.sampled_from([*ways, "\\/"] if character == "/" else ways))
+    data = (body + 'y"}').encode()
+    mask = KeyMask(key)
+    shown = b""
+    while data:
+        size = written.draw(st.integers(1, len(data)))
+        shown += mask.feed(data[:size])
+        data = data[size:]
+    shown += mask.close()
+    assert shown == f'{{"k":"{before}***y"}}'.encode()

@@ -528,6 +528,24 @@ def test_an_unreadable_body_is_refused_with_the_reason(body: bytes) -> None:
     assert error["message"].startswith("We could not parse the JSON body of your request: ")
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"", "it is empty. Send a JSON object"),
+        (b" \n", "it is empty. Send a JSON object"),
+        (b'{"model":"m","input":"\\ud800"}', "it holds \\ud800 alone, which is half of a character"),
+        (b'{"model":"m","input":"\\uDC00 and more"}', "it holds \\uDC00 alone, which is half of a character"),
+        (b'{"model":"m","input":"' + b"x" * 9999 + b'\\ud800\\u0041"}', "it holds \\ud800 alone"),
+        (b'{"\\ud83d":1}', "it holds \\ud83d alone"),
+        (b'{"model":"m","input":"\\ud83d\\ude00 \\\\ud800"', "it ends before its JSON does"),
+        (b'{"model":"m","input":"hi"', "it ends before its JSON does"),
+    ],
+)
+def test_what_makes_a_body_unreadable_is_said_as_it_is(body: bytes, told: str) -> None:
+    """Ours: the parser calls all of these truncated or malformed."""
+    assert told in refuse(body)["message"]
+
+
 def test_many_items_are_read() -> None:
     """Ours: 10^5 items are a correct request."""
     items = [{"role": "user", "content": "hi"}] * 100_000

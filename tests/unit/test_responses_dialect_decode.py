@@ -1,6 +1,7 @@
 """What a Responses server sends, however thin, becomes events and items that are whole and in order."""
 
 import copy
+import json
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends import BackendEvent, Failed, Finished, ItemClosed, ItemEvent, ItemOpened
+from antiphon.backends.answer import AnswerReader
 from antiphon.backends.responses import decode
 from antiphon.backends.responses.decode import ResponsesDecoder
 from antiphon.backends.responses.ways import find_way
@@ -673,6 +675,44 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "put in order" in made[-1].error.message
 
 
+def test_the_items_of_the_end_are_told_apart_without_walking_them() -> None:
+    """Ours: one event may tell thousands of items; what it costs to place one does not grow with their number."""
+    walked = 0
+
+    class Lanes(list[Any]):
+        def __getitem__(self, at: Any) -> Any:
+            nonlocal walked
+            found = super().__getitem__(at)
+            walked += len(found) if isinstance(at, slice) else 1
+            return found
+
+    decoder = decode.ResponsesDecoder()
+    decoder._lanes = Lanes()
+    count = 1_000
+    output = [message(f"msg_{at}", "x") for at in range(count)]
+    made = decoder.feed(msgspec.json.encode({"status": "completed", "output": output}))
+    assert len(check(made)) == count
+    assert walked < 10 * count
+
+
+def test_items_of_one_id_are_each_told_once() -> None:
+    """Ours: streamed and told again at the end, two items of one id stay two."""
+    twins = [message("msg_same", "one"), message("msg_same", "two")]
+    streamed = [
+        event("response.output_item.done", output_index=at, item=item) for at, item in enumerate(twins)
+    ]
+    for events in ([], streamed[:1]):
+        made = feed([*events, event("response.completed", response={"status": "completed", "output": twins})])
+        assert [item["content"][0]["text"] for item in check(made)] == ["one", "two"]
+
+
+def test_a_name_or_a_text_of_another_kind_is_made_one() -> None:
+    """Ours: arguments that are told as an object are its JSON; a name that is no text is none."""
+    call = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": 5, "arguments": {"a": [1]}}
+    [made] = check(feed([event("response.completed", response={"status": "completed", "output": [call]})]))
+    assert (made["name"], made["arguments"]) == ("", '{"a":[1]}')
+
+
 def test_a_call_without_arguments_or_id_can_be_answered() -> None:
     """Ours: clients parse the arguments and answer by call_id."""
     made = feed(
@@ -695,3 +735,25 @@ def test_a_way_is_the_shortest_and_makes_nothing_up_that_only_the_server_knows()
     )
     assert find_way("message", "part_whole", "response.output_text.done", may_start=False) is None
     assert find_way("other", "open", "response.output_text.delta") is None
+
+
+def test_a_character_in_two_deltas_is_one_character() -> None:
+    """RFC 8259 section 7: the halves are joined, and the deltas add up to the text."""
+    reader = AnswerReader(ResponsesDecoder(), streamed=True)
+    item = '{"id":"msg_1","type":"message","role":"assistant","content":[],"status":"in_progress"}'
+    place = '"item_id":"msg_1","output_index":0,"content_index":0'
+    payloads = [
+        f'{{"type":"response.output_item.added","output_index":0,"item":{item}}}',
+        *(
+            f'{{"type":"response.output_text.delta",{place},"delta":"{text}"}}'
+            for text in (r"a\ud83d", r"\ude00b", r"\ude00")
+        ),
+        '{"type":"response.completed","response":{"status":"completed","output":[]}}',
+    ]
+    events = [event for each in payloads for event in reader.feed(f"data: {each}\n\n".encode())]
+    deltas = [
+        event.fields["delta"] for event in events if isinstance(event, ItemEvent) and "delta" in event.fields
+    ]
+    assert "".join(deltas) == "a😀b\ufffd"
+    (closed,) = [event for event in events if isinstance(event, ItemClosed)]
+    assert json.loads(closed.item)["content"][0]["text"] == "a😀b\ufffd"

@@ -11,7 +11,7 @@ from antiphon.backends.responses.encode import encode_count, encode_request
 from antiphon.backends.responses.quirks import QUIRKS
 from antiphon.backends.responses.transcript import transcribe
 from antiphon.context import Profile
-from antiphon.protocol.errors import BackendRefusedError, RequestError
+from antiphon.protocol.errors import BackendRefusedError
 from antiphon.protocol.items import Item, decode_items, decode_stored_item
 from antiphon.protocol.requests import FIELDS, TextFormat, decode_create_request
 from antiphon.protocol.tools import FunctionTool
@@ -337,9 +337,11 @@ def test_llama_cpp_gets_items_in_the_forms_that_it_takes() -> None:
     assert "sealed reasoning" in warning
 
 
-def test_an_item_that_a_server_is_known_to_refuse_is_refused_by_name() -> None:
-    """llama.cpp says no more than "Cannot determine type of 'item'"."""
+def test_an_item_that_a_server_is_known_to_refuse_is_left_out_and_named() -> None:
+    """llama.cpp says no more than "Cannot determine type of 'item'"; what to do about a new one is the caller's."""
     items = to_items({"type": "compaction", "encrypted_content": "x"})
-    with pytest.raises(RequestError, match=r"'compaction'.*llama\.cpp"):
-        transcribe(items, PROFILES["llama.cpp"])
+    segment = transcribe(items, PROFILES["llama.cpp"])
+    assert (segment.body, len(segment.warnings)) == (b"", 1)
+    assert "'compaction'" in segment.refusal
+    assert "llama.cpp" in segment.refusal
     assert transcribe(items, PROFILES["vllm"]).body == items[0].raw

@@ -1,5 +1,7 @@
 """Tools for models that cannot call them: what is asked, how a history is told, and calls written as text."""
 
+import itertools
+import json
 from typing import Any
 
 import jsonschema
@@ -9,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends import Ask, BackendEvent, CallDelta, ReasoningDelta, TextDelta
-from antiphon.backends.chat_completions.call_texts import HELD_CHARACTERS, NativeSalvager, may_begin_call
+from antiphon.backends.chat_completions.call_texts import (
+    FIRST_SLOT,
+    HELD_CHARACTERS,
+    SHORT_CHARACTERS,
+    CallSalvager,
+    NativeSalvager,
+    may_begin_call,
+)
 from antiphon.backends.chat_completions.encode import encode_count, encode_request
 from antiphon.backends.chat_completions.parameters import STRING_CHARACTERS, Budget, loosen_parameters
 from antiphon.backends.chat_completions.schema_answers import SchemaReader
@@ -457,3 +466,26 @@ def test_an_object_that_may_have_more_properties_by_other_keywords_is_open() -> 
 def test_arguments_are_an_object_whatever_the_schema_says(schema: dict[str, Any]) -> None:
     """The API: arguments are an object."""
     assert loosen_parameters(schema)["type"] == "object"
+
+
+@pytest.mark.parametrize("padding", [0, SHORT_CHARACTERS, HELD_CHARACTERS - 200])
+def test_a_long_call_is_found_however_it_is_cut(padding: int) -> None:
+    """Ours: what is held back is not looked through with each piece, and is found all the same."""
+    arguments = json.dumps({"a": "}" * padding}, separators=(",", ":"))
+    text = f'<tool_call>{{"name":"f","arguments":{arguments}}}</tool_call>'
+    assert len(text) <= HELD_CHARACTERS
+    for pieces in ([text], list(text)):
+        salvager = CallSalvager({"f"}, itertools.count(FIRST_SLOT))
+        events = [event for piece in pieces for event in salvager.feed(piece)] + salvager.close()
+        assert events == [CallDelta(FIRST_SLOT, "", "f", arguments)]
+
+
+@given(
+    st.lists(st.sampled_from(["\n", " ", "[", "{", '"name"', "```", "x", "<tool_call>", "}"]), max_size=30)
+)
+def test_a_text_is_the_same_however_it_is_cut(pieces: list[str]) -> None:
+    """Invariant: nothing is lost and nothing made up."""
+    for cut in (pieces, ["".join(pieces)]):
+        salvager = CallSalvager({"f"}, itertools.count(FIRST_SLOT))
+        events = [event for piece in cut for event in salvager.feed(piece)] + salvager.close()
+        assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "".join(pieces)

@@ -55,6 +55,12 @@ def test_for_which_tools_a_listing_was_made_is_not_shown() -> None:
     assert show({**listing, "allowed_tools": ["b"]}) == listing
 
 
+def test_for_which_server_an_approval_was_asked_is_not_shown() -> None:
+    """Ours: the key binds the approval to the server."""
+    asked = {"type": "mcp_approval_request", "server_label": "a", "name": "b", "arguments": "{}"}
+    assert show({**asked, "server_url": "https://a.no/mcp"}) == asked
+
+
 @pytest.mark.parametrize(
     ("raw", "item_type"),
     [

@@ -150,6 +150,7 @@ class Run:
             first_position=1,
             is_taken=lambda call_id: False,
             hidden_tools=settings.pop("hidden", frozenset()),
+            hidden_prefixes=settings.pop("prefixes", ()),
             offered={tool.name: tool for tool in tools},
             single_call=settings.get("parallel_tool_calls") is False,
         )
@@ -158,7 +159,11 @@ class Run:
         self._stop_after = settings.pop("stop_after", None)
         self._grammars = settings.pop("grammars", None)
         self._toolbox = Toolbox(
-            offered=tools, hidden=self.assembler._hidden_tools, choice=choice, forced=forced
+            offered=tools,
+            hidden=self.assembler._hidden_tools,
+            hidden_prefixes=self.assembler._hidden_prefixes,
+            choice=choice,
+            forced=forced,
         )
         self._ask = Ask(
             model="m",
@@ -360,10 +365,11 @@ def test_beyond_the_limit_the_model_must_answer_without_hosted_tools() -> None:
 
 
 def test_a_model_that_calls_on_beyond_the_limit_is_not_asked_for_ever() -> None:
-    """Responses API 2, `max_tool_calls`: what was done stays done."""
+    """Responses API 2, `max_tool_calls`: what was done stays done; who only calls on has not answered."""
     player = Player([Opened(), call("find"), STOP])
     run = Run(player, hosted=Hosted("find", limit=2))
-    assert (run.kinds, run.status, len(player.asks)) == (["mcp_call"] * 2, "completed", 3)
+    assert (run.kinds, run.status, len(player.asks)) == (["mcp_call"] * 2, "incomplete", 3)
+    assert run.codes == ["hosted_call_dropped"]
     assert player.asks[-1].tool_choice == "none"
 
 
@@ -374,7 +380,7 @@ def test_steps_are_bounded() -> None:
     assert len(player.asks) == MAX_STEPS + 1
     assert run.kinds == ["mcp_call"] * MAX_STEPS
     assert run.codes == ["max_steps", "hosted_call_dropped"]
-    assert run.status == "completed"
+    assert run.status == "incomplete"
 
 
 def test_an_empty_answer_after_a_hosted_call_is_not_complete() -> None:
@@ -622,3 +628,26 @@ def test_an_input_that_was_cut_off_is_not_checked() -> None:
     run = Run(Player([Opened(), call("word", '{"input": "ab1'), Finished("length")]), WORD)
     assert run.output[0]["status"] == "incomplete"
     assert (run.status, run.codes) == ("incomplete", [])
+
+
+@pytest.mark.parametrize("name", ["s__gone", "s.gone", "web_search", "functions.web_search"])
+def test_a_hosted_call_that_cannot_be_run_is_never_handed_out(name: str) -> None:
+    """Ours: no client has a tool that it did not declare as its own, so it could not answer."""
+    settings: dict[str, Any] = {"hidden": frozenset({"web_search"}), "prefixes": ("s__",)}
+    run = Run(Player([Opened(), call(name), STOP]), hosted=Hosted("s__find", lists=True), **settings)
+    assert (run.kinds, run.status, run.codes) == (["mcp_list_tools"], "failed", ["hidden_call_dropped"])
+    outcome = run.assembler.outcome
+    assert outcome is not None
+    assert outcome.error is not None
+    assert "cannot be called in this response" in outcome.error.message
+    # What is only like it is handed out as ever.
+    run = Run(Player([Opened(), call("other__gone"), STOP]), **settings)
+    assert (run.kinds, run.codes) == (["function_call"], [])
+
+
+def test_a_call_that_makes_none_beside_a_hosted_one_is_no_dead_end() -> None:
+    """Ours: the client has nothing to answer, so the model goes on with what was found."""
+    player = Player([Opened(), call("find"), call("shell", "no", index=1), STOP], text("Done."))
+    run = Run(player, offer("shell", "shell"), hosted=Hosted("find"))
+    assert (run.kinds, run.status) == (["mcp_call", "message"], "completed")
+    assert run.codes == ["invalid_tool_call"]

@@ -190,7 +190,10 @@ def test_hosted_tools_are_handed_on() -> None:
     box = build(FUNCTION, WEB, MCP)
     assert names(box) == ["f"]
     assert [type(tool).__name__ for tool in box.hosted] == ["WebSearchTool", "McpTool"]
-    assert (box.choice, box.forced, box.hidden, box.warnings) == ("auto", None, frozenset(), [])
+    # A call of theirs that is not run here is dropped: no client knows them.
+    assert box.hidden == {"web_search"}
+    assert box.hidden_prefixes == ("s__",)
+    assert (box.choice, box.forced, box.warnings) == ("auto", None, [])
 
 
 def test_without_tools_there_is_nothing_to_choose() -> None:
@@ -324,6 +327,16 @@ def test_what_no_chat_model_can_be_given_is_refused_by_name(tool: Any, param: st
     assert len(caught.value.message.split(". ")) >= 2
 
 
+def test_a_description_is_not_repeated_without_end() -> None:
+    """Ours: a small request must not become a prompt of gigabytes."""
+    members = [say(name=f"say{number}") for number in range(2_000)]
+    assert len(build(namespace("n", *members, description="d" * 500)).offered) == 2_000
+    assert refuse(namespace("n", *members, description="d" * 600)) == (
+        "tools[0].description",
+        "invalid_value",
+    )
+
+
 def test_direct_calls_among_the_allowed_ones_are_enough() -> None:
     """Spec: allowed_callers."""
     assert names(build({**FUNCTION, "allowed_callers": ["direct", "programmatic"]})) == ["f"]
@@ -406,7 +419,7 @@ def test_every_choice_says_what_must_be_called(choice: Any, word: str, forced: s
     box = build(*ALL, choice=choice)
     assert (box.choice, box.forced) == (word, forced)
     if forced is not None:
-        assert box.hidden == FLAT - {forced}
+        assert box.hidden == FLAT - ({forced} - {"web_search"})
 
 
 def test_no_tools_means_none_at_all() -> None:
@@ -434,7 +447,38 @@ def test_allowed_tools_are_a_hard_limit_over_every_kind(allowed: Any, offered: A
     box = build(*ALL, choice={"type": "allowed_tools", "mode": "auto", "tools": allowed})
     assert names(box) == offered
     assert [str(type(tool).__struct_config__.tag) for tool in box.hosted] == hosted
-    assert box.hidden == FLAT - set(offered) - set(hosted)
+    assert box.hidden == FLAT - set(offered)
+
+
+@pytest.mark.parametrize("kind", ["function", "custom", "namespace"])
+def test_twenty_thousand_allowed_tools_are_looked_up_not_compared(kind: str) -> None:
+    """Ours: comparing each rule with each tool would hold everybody up for minutes."""
+    names_ = [f"f{number}" for number in range(20_000)]
+    if kind == "namespace":
+        members = ({"type": "function", "name": name} for name in names_)
+        tools = [namespace("n", *members, description="")]
+        allowed = [{"type": "function", "name": name, "namespace": "n"} for name in names_]
+    else:
+        tools = [{"type": kind, "name": name} for name in names_]
+        allowed = tools
+    box = build(*tools, choice={"type": "allowed_tools", "mode": "auto", "tools": allowed[::-1]})
+    assert len(box.offered) == len(names_)
+    assert not box.hidden
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"type": "function", "name": ["f"]},
+        {"type": "function", "name": {"a": 1}},
+        {"type": ["function"], "name": "f"},
+        {"type": "mcp", "server_label": []},
+    ],
+)
+def test_an_allowed_tool_whose_name_is_no_text_is_not_found(rule: Any) -> None:
+    """Ours: the rules of allowed_tools are any JSON objects."""
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": [rule]}
+    assert refuse(FUNCTION, MCP, choice=choice) == ("tool_choice.tools[0]", "invalid_value")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engine.custom_input import InputDecoder, decode_input
+from antiphon.engine.custom_input import HEAD_CHARACTERS, InputDecoder, decode_input
 
 #: Text that UTF-8 can hold.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -101,3 +101,23 @@ def test_an_input_that_was_cut_off_keeps_what_had_come() -> None:
     assert decode('{"input": "abc\\u00', [], cut=True) == ("abc", "")
     assert decode('{"inp', [], cut=True) == ("", "")
     assert decode("*** Beg", [], cut=True) == ("*** Beg", "")
+
+
+@given(st.integers(0, 2 * HEAD_CHARACTERS), CUTS)
+def test_a_head_beyond_its_limit_is_raw_text_however_it_is_split(blanks: int, cuts: list[int]) -> None:
+    """Ours: endless blanks are looked through once, and where they are cut changes nothing."""
+    arguments = " " * blanks + '{"input":"a"}'
+    is_head = blanks + len('{"input":"') <= HEAD_CHARACTERS
+    told = "a" if is_head else arguments
+    assert decode(arguments, cuts)[0] == told
+    assert decode(arguments, list(range(len(arguments))))[0] == told
+
+
+@pytest.mark.parametrize(
+    ("tail", "problem"), [("} \n ", ""), (" }x", "after the text came: }x"), ("  ", "after")]
+)
+def test_what_follows_the_text_is_told_in_any_pieces(tail: str, problem: str) -> None:
+    """Ours: a wrong tail is told, and costs no more than what is told of it."""
+    arguments = '{"input":"a"' + tail
+    text, told = decode(arguments, list(range(len(arguments))))
+    assert (text, told.startswith(problem), bool(told)) == ("a", True, bool(problem))

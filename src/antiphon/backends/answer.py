@@ -7,6 +7,7 @@ the events mean is the dialect's decoder's to say. Invariant: where the bytes we
 
 from typing import Protocol
 
+from antiphon.backends.halves import HalfJoiner
 from antiphon.backends.interface import BackendEvent
 from antiphon.protocol.errors import AntiphonError, BackendError
 from antiphon.protocol.sse import SseDecoder, SseTooLargeError
@@ -60,6 +61,8 @@ class AnswerReader:
         self._event_bytes = event_bytes or EVENT_BYTES
         self._sse = SseDecoder(max_event_bytes=self._event_bytes) if streamed else None
         self._document = bytearray()
+        self._is_quiet = False
+        self._halves = HalfJoiner()
 
     @property
     def ended(self) -> bool:
@@ -71,9 +74,15 @@ class AnswerReader:
         """Whether the finish reason has come: then only counts and the end of the body can follow."""
         return self._decoder.is_finished
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the last piece was comments alone: a server that is alive, and says nothing."""
+        return self._is_quiet
+
     def feed(self, piece: bytes) -> list[BackendEvent]:
         """What this piece completes."""
         decoder = self._decoder
+        self._is_quiet = False
         if decoder.ended:
             return []
         if self._sse is None:
@@ -81,8 +90,10 @@ class AnswerReader:
             return self._fail_by_size() if len(self._document) > self._event_bytes else []
         events: list[BackendEvent] = []
         try:
-            for event in self._sse.feed(piece):
-                events += decoder.fail_by(event.data) if event.event == "error" else decoder.feed(event.data)
+            told = self._sse.feed(piece)
+            self._is_quiet = not told and self._sse.is_quiet
+            for event in told:
+                events += self._fail_by(event.data) if event.event == "error" else self._decode(event.data)
         except SseTooLargeError:
             events += self._fail_by_size()
         return events
@@ -93,15 +104,35 @@ class AnswerReader:
         if decoder.ended:
             return []
         if self._sse is None:
-            return decoder.feed(bytes(self._document)) + decoder.close()
+            return self._decode(bytes(self._document)) + self._end_halves() + decoder.close()
         events: list[BackendEvent] = []
         for event in self._sse.close():
-            events += decoder.feed(event.data, complete=event.complete)
-        return events + decoder.close()
+            if event.complete:
+                events += self._decode(event.data)
+            else:
+                events += self._end_halves() + decoder.feed(event.data, complete=False)
+        return events + self._end_halves() + decoder.close()
 
     def break_off(self, error: BackendError) -> list[BackendEvent]:
         """The connection broke; an answer whose end had been seen is whole nevertheless."""
-        return self._decoder.break_off(error)
+        return self._end_halves() + self._decoder.break_off(error)
+
+    def _decode(self, data: bytes) -> list[BackendEvent]:
+        events: list[BackendEvent] = []
+        for ready in self._halves.feed(data):
+            events += self._decoder.feed(ready)
+        return events
+
+    def _end_halves(self) -> list[BackendEvent]:
+        events: list[BackendEvent] = []
+        for ready in self._halves.end():
+            events += self._decoder.feed(ready)
+        return events
+
+    def _fail_by(self, error: bytes) -> list[BackendEvent]:
+        return self._end_halves() + self._decoder.fail_by(error)
 
     def _fail_by_size(self) -> list[BackendEvent]:
-        return self._decoder.fail(BackendError("The model server sent an event that is too large to be one."))
+        return self._end_halves() + self._decoder.fail(
+            BackendError("The model server sent an event that is too large to be one.")
+        )

@@ -87,14 +87,18 @@ class EndpointClient:
 
         Raises `BackendError` when the server cannot be reached, refuses our key or is not ready.
         """
+        return (await self.ask_small(method, url, body))[1]
+
+    async def ask_small(self, method: str, url: str, body: bytes | None = None) -> tuple[int, Any]:
+        """The status and the JSON of a small answer, None for one that is no success or unreadable; see `ask_json`."""
         try:
             async with await self._send(method, url, body, self._facts_limit) as response:
                 if response.status != 200:
                     self._judge_status(response.status)
-                    return None
-                return msgspec.json.decode(await read_small(response))
+                    return response.status, None
+                return 200, msgspec.json.decode(await read_small(response))
         except (msgspec.DecodeError, RecursionError):
-            return None
+            return 200, None
         except aiohttp.ConnectionTimeoutError as error:
             raise self.rename(error) from error
         except TimeoutError as error:
@@ -159,14 +163,23 @@ class EndpointClient:
 
     def redact(self, error: AntiphonError) -> AntiphonError:
         """The same error without our key, should the server have quoted it."""
-        key = self.endpoint.key
-        if key:
-            # The text may have been cut inside the key, so its beginning at the end counts too.
-            message = error.message.replace(key, "***")
-            cut = next((size for size in range(len(key) - 1, 3, -1) if message.endswith(key[:size])), 0)
-            error.message = message[: len(message) - cut] + ("***" if cut else "")
-            error.args = (error.message,)
+        error.message = self.hide_key(error.message)
+        error.args = (error.message,)
+        if error.param is not None:
+            error.param = self.hide_key(error.param)
+        if error.code is not None:
+            error.code = self.hide_key(error.code)
         return error
+
+    def hide_key(self, text: str) -> str:
+        """A server's text without our key."""
+        key = self.endpoint.key
+        if not key:
+            return text
+        # The text may have been cut inside the key, so its beginning at the end counts too.
+        text = text.replace(key, "***")
+        cut = next((size for size in range(len(key) - 1, 3, -1) if text.endswith(key[:size])), 0)
+        return text[: len(text) - cut] + ("***" if cut else "")
 
     def _where(self) -> str:
         return f"The model server of endpoint '{self.endpoint.name}'"

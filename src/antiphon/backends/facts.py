@@ -123,6 +123,11 @@ def read_count(answer: Any) -> int | None:
     return _count(told.get("input_tokens")) or _count(told.get("count"))
 
 
+def is_estimate(answer: Any) -> bool:
+    """Whether a server of our own kind says that its count is an estimate."""
+    return _object(_object(answer).get("antiphon")).get("estimated") is True
+
+
 def _fill(
     profile: Profile,
     *,

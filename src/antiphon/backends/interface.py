@@ -98,6 +98,8 @@ class Finished(msgspec.Struct, gc=False):
 
     reason: FinishReason
     usage: BackendUsage | None = None
+    #: What the server itself warns of, as (code, text).
+    warnings: tuple[tuple[str, str], ...] = ()
 
 
 class Failed(msgspec.Struct):
@@ -124,12 +126,14 @@ class Segment(msgspec.Struct, gc=False):
     """Some items in the backend's own transcript form.
 
     `lead` is the leading run of system and developer text (only when transcribed `at_start`); `body` is
-    what follows, in pieces that a dialect can join with a comma; empty when there is nothing.
+    what follows, in pieces that a dialect can join with a comma; empty when there is nothing. `refusal` is why an item
+    was left out that the server is known to refuse, for whoever has just sent it.
     """
 
     lead: str
     body: bytes
     warnings: tuple[str, ...] = ()
+    refusal: str = ""
 
 
 class ModelFacts(msgspec.Struct, frozen=True):

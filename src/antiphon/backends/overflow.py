@@ -47,6 +47,11 @@ def _row(
 
 _PROMPT = r"(?P<prompt>\d[\d,]*)"
 _WINDOW = r"(?P<window>\d[\d,]*)"
+#: How our own error puts the numbers, so that they pass through one server of ours to another.
+_OURS = (
+    rf"(?: \((?:the prompt has (?:(?P<least>at least )?{_PROMPT}|about \d+) tokens)?[^()]*?"
+    rf"(?:the window holds {_WINDOW})?\))?"
+)
 _OPENAI = rf"This model's maximum context length is {_WINDOW} tokens\. However, "
 
 #: Walked in order; the first match wins.
@@ -114,9 +119,24 @@ OVERFLOW_TEXTS: tuple[OverflowText, ...] = (
         "This endpoint's maximum context length is 32768 tokens.",
     ),
     _row(
+        "Antiphon, with output",
+        r"Your input and the output you allow \('max_output_tokens'\) together exceed the context window of this "
+        r"model\. Please adjust them and try again\." + _OURS,
+        "Your input and the output you allow ('max_output_tokens') together exceed the context window of this model. "
+        "Please adjust them and try again. (the prompt has 4000 tokens, the window holds 4096)",
+        with_output=True,
+    ),
+    _row(
+        "Antiphon, OpenAI's Responses",
+        r"Your input exceeds the context window of this model\. Please adjust your input and try again\."
+        + _OURS,
+        "Your input exceeds the context window of this model. Please adjust your input and try again. (the prompt has "
+        "235 tokens, the window holds 200)",
+    ),
+    _row(
         "OpenAI, Responses",
         r"Your input exceeds the context window",
-        "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        "Your input exceeds the context window of the model.",
     ),
     _row(
         "Ollama cloud",
@@ -232,7 +252,7 @@ def read_overflow(
             _WITH_OUTPUT if row.with_output else None,
             prompt_tokens=prompt_tokens if prompt_tokens is not None else _number(groups.get("prompt")),
             window_tokens=window_tokens if window_tokens is not None else _number(groups.get("window")),
-            at_least=row.at_least,
+            at_least=row.at_least or groups.get("least") is not None,
         )
     if OVERFLOW_CODES.isdisjoint(codes):
         return None

@@ -4,7 +4,8 @@ Invariant: the server's text reaches the client only where the client can act on
 own credentials never does, since such texts quote keys.
 """
 
-from typing import Any, NamedTuple
+import re
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +24,10 @@ from antiphon.protocol.errors import (
 MESSAGE_CHARACTERS = 1_000
 #: A `retry-after` is a number or a date.
 RETRY_AFTER_CHARACTERS = 64
+
+#: What a server names as `code` and `param` of an error: words and paths, as the API's own are.
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_PARAM: Final = re.compile(r"[A-Za-z0-9_.\[\]'\"-]{1,200}")
 
 #: Statuses with which servers say that a prompt does not fit; Ollama has said it with a 500.
 _OVERFLOW_STATUSES = frozenset({400, 413, 422, 500})
@@ -67,6 +72,9 @@ class _Told(NamedTuple):
     status: int | None = None
     prompt_tokens: int | None = None
     window_tokens: int | None = None
+    #: What the error names, where that is well-formed.
+    code: str | None = None
+    param: str | None = None
 
 
 def read_refusal(
@@ -76,12 +84,16 @@ def read_refusal(
     model: str,
     retry_after: str | None = None,
     api: str = "chat completions",
+    is_our_api: bool = False,
 ) -> AntiphonError:
-    """The error for an HTTP error answer that came before any event; `api` is what was asked for."""
+    """The error for an HTTP error answer that came before any event; `api` is what was asked for.
+
+    `is_our_api`: the server has our API, so that the code and the parameter that it names are the client's own.
+    """
     told = _read_body(body)
-    if status == 404:
+    if status == 404 and not (is_our_api and told.param not in (None, "model")):
         return _read_missing(told, model, api)
-    return _read(status, told, retry_after)
+    return _read(status, told, retry_after, is_our_api=is_our_api)
 
 
 def read_stream_error(error: bytes) -> AntiphonError:
@@ -100,11 +112,11 @@ def read_failure(error: bytes) -> AntiphonError:
     told = _read_body(error)
     for codes, status in _CODE_STATUSES:
         if not codes.isdisjoint(told.codes):
-            return _read(status, told, None)
+            return _read(status, told, None, is_our_api=True)
     return read_stream_error(error)
 
 
-def _read(status: int, told: _Told, retry_after: str | None) -> AntiphonError:
+def _read(status: int, told: _Told, retry_after: str | None, *, is_our_api: bool = False) -> AntiphonError:
     if status in (401, 403):
         return BackendAuthError()
     if status in (402, 429):
@@ -121,7 +133,11 @@ def _read(status: int, told: _Told, retry_after: str | None) -> AntiphonError:
     if status in (408, 504):
         return BackendTimeoutError(_phrase("The model server timed out", told))
     if 400 <= status < 500:
-        return BackendRefusedError(_phrase("The model server refused the request", told))
+        return BackendRefusedError(
+            _phrase("The model server refused the request", told),
+            param=told.param if is_our_api else None,
+            code=told.code if is_our_api else None,
+        )
     if status in _OVERLOADED_STATUSES:
         return BackendError(
             _phrase("The model server is not ready", told),
@@ -179,7 +195,13 @@ def _read_body(body: bytes) -> _Told:
         _read_status(code),
         _read_count(error.get("n_prompt_tokens")),
         _read_count(error.get("n_ctx")),
+        _read_word(code, _CODE),
+        _read_word(error.get("param"), _PARAM),
     )
+
+
+def _read_word(value: object, pattern: re.Pattern[str]) -> str | None:
+    return value if isinstance(value, str) and pattern.fullmatch(value) else None
 
 
 def _read_status(code: object) -> int | None:

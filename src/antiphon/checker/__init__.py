@@ -12,9 +12,9 @@ from antiphon.checker.report import (
     render_area,
     render_json,
     render_junit,
-    render_passes,
     render_result,
     render_summary,
+    render_sums,
 )
 from antiphon.checker.requirements import MANIFEST, Requirement, select_requirements
 from antiphon.checker.restart_command import run_restart_command
@@ -45,9 +45,9 @@ __all__ = [
     "render_area",
     "render_json",
     "render_junit",
-    "render_passes",
     "render_result",
     "render_summary",
+    "render_sums",
     "run_check",
     "run_restart_command",
     "select_requirements",

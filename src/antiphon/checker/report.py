@@ -6,7 +6,7 @@ server reaches a terminal or an XML file unprinted characters included.
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -68,6 +68,8 @@ class Report(msgspec.Struct, frozen=True):
     #: Requests that the server answered: what the run cost.
     answers: int = 0
     recall: Recall | None = None
+    #: Why nothing could be tried at all: no server, no model, or no access.
+    unreachable: str | None = None
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -116,9 +118,13 @@ def render_result(result: Result) -> str:
     return f"{_LABELS[result.verdict]:<8} {result.id:<34} {result.duration_s:6.1f} s\n{explained}"
 
 
-def render_passes(area: str, passed: int, total: int) -> str:
-    """One line for the kept requirements of a wide area."""
-    return f"{_LABELS[Verdict.PASS]:<8} {passed} of {total} in {area}"
+def render_sums(area: str, verdicts: Mapping[Verdict, int]) -> str:
+    """One line for the requirements of a wide area: how many are kept, and what became of the others."""
+    told = {Verdict.FAIL: "failed", Verdict.UNKNOWN: "undecided"}
+    rest = "".join(f", {verdicts[each]} {word}" for each, word in told.items() if verdicts.get(each))
+    label = next(each for each in (Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN) if verdicts.get(each))
+    passed = verdicts.get(Verdict.PASS, 0)
+    return f"{_LABELS[label]:<8} {passed} of {sum(verdicts.values())} in {area}{rest}"
 
 
 def find_wide_areas(areas: Iterable[str]) -> set[str]:
@@ -134,11 +140,13 @@ def render_area(area: str) -> str:
 
 def render_summary(report: Report) -> str:
     """The last lines of the table: notes, recall and sums."""
+    if report.unreachable is not None:
+        return f"Nothing could be tried at {report.server}: {report.unreachable}"
     counts = report.counts
     lines = [f"note: {note}" for note in report.notes]
     lines += [
-        f"note: {option} was not given or not enough, so these are undecided: {_shorten(names)}"
-        for option, names in _list_needs(report).items()
+        f"note: {_tell_need(need)}, so these are undecided: {_shorten(names)}"
+        for need, names in _list_needs(report).items()
     ]
     if report.recall is not None:
         lines.append(_render_recall(report.recall))
@@ -150,6 +158,13 @@ def render_summary(report: Report) -> str:
     if len({result.area for result in report.results}) > 1:
         lines.append(f"{report.answers} requests were answered")
     return "\n".join(lines)
+
+
+def _tell_need(need: str) -> str:
+    """An option of ours can be given; anything else is the server's to have."""
+    if need.startswith("-"):
+        return f"{need} was not given or not enough"
+    return f"some need {need}, and this server and model showed none"
 
 
 def _shorten(names: list[str]) -> str:

@@ -56,7 +56,7 @@ async def run_check(
     """Tries every chosen requirement against a server (host, base or /responses URL, or a transport).
 
     Without a model the server's first one is taken, and a note says so. `on_progress` gets each result as it
-    comes. Raises `AddressError` where the text is no address.
+    comes; where the server cannot be asked at all, nobody. Raises `AddressError` where the text is no address.
     """
     chosen = options or CheckOptions()
     if not isinstance(server, str):
@@ -93,6 +93,9 @@ async def _check(
     keys = (options.api_key, options.second_key)
     notes: list[str] = []
     unreachable = await _bound(_greet(subject, notes), options.timeout_s)
+    if unreachable is not None and subject.was_denied:
+        remedy = "name the variable that holds the server's API key with --key-env"
+        unreachable = msgspec.structs.replace(unreachable, explanation=f"{unreachable.explanation}; {remedy}")
     results = []
     for requirement in options.requirements:
         started = time.monotonic()
@@ -102,7 +105,7 @@ async def _check(
             outcome = await _bound(requirement.probe(subject), options.timeout_s)
         result = _make_result(requirement, outcome, time.monotonic() - started, keys)
         results.append(result)
-        if on_progress is not None:
+        if on_progress is not None and unreachable is None:
             on_progress(result)
     recall = None
     if options.recall_words and unreachable is None:
@@ -119,6 +122,7 @@ async def _check(
         [clean_text(note, *keys) for note in notes],
         subject.tally.answers,
         recall,
+        clean_outcome(unreachable, *keys).explanation if unreachable is not None else None,
     )
 
 

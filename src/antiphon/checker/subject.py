@@ -140,6 +140,8 @@ class Subject:
         self.tally = Tally()
         #: Parameters that the server refuses and that are left out since, with its text.
         self.left_out: dict[str, str] = {}
+        #: Whether the last answer was 401.
+        self.was_denied = False
         #: What was wrong with the order of its streams, each fault once.
         self.stream_faults: list[str] = []
         self._transport = transport
@@ -397,6 +399,7 @@ class Subject:
     async def _exchange(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str, bytes]:
         """One HTTP exchange: status, content type, the whole body."""
         found = await self._fetch(method, self._prefix + path, body, {})
+        self.was_denied = found.status == 401
         return found.status, found.headers.get("content-type", ""), found.raw
 
     def _make_headers(self, *, has_body: bool) -> dict[str, str]:

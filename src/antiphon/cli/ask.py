@@ -128,6 +128,9 @@ async def ask_server(
         hint = "Is a server running there? Start one with: antiphon serve"
         raise UnreachableError(f"{error.message.rstrip('.')}. {hint}") from error
     except ClientError as error:
+        if error.status == 401:
+            hint = "Name the variable that holds the server's API key with --key-env."
+            raise AntiphonError(f"{error.message} {hint}") from error
         if error.status < 500 or not error.request_id:
             raise
         raise AntiphonError(f"{error.message} (request id {error.request_id})") from error

@@ -167,9 +167,9 @@ def run(url: str, model: str | None, options: "CheckOptions", *, quiet: bool) ->
         find_wide_areas,
         render_area,
         render_json,
-        render_passes,
         render_result,
         render_summary,
+        render_sums,
         run_check,
     )
     from antiphon.client import AddressError
@@ -177,25 +177,28 @@ def run(url: str, model: str | None, options: "CheckOptions", *, quiet: bool) ->
     shown: list[str] = []
     areas = [requirement.area for requirement in options.requirements]
     several, wide = len(set(areas)) > 1, find_wide_areas(areas)
-    tried: Counter[tuple[str, bool]] = Counter()
+    tried: dict[str, Counter[Verdict]] = {area: Counter() for area in areas}
 
     def show(result: Result) -> None:
         if several and result.area not in shown:
             shown.append(result.area)
             click.echo(render_area(result.area))
         is_kept = result.verdict is Verdict.PASS
-        tried[result.area, is_kept] += 1
+        sums = tried[result.area]
+        sums[result.verdict] += 1
         # What was not asked for stands in the notes at the end.
         if result.area not in wide or not (is_kept or result.needs):
             click.echo(render_result(result))
-        total = areas.count(result.area)
-        if result.area in wide and tried[result.area, True] + tried[result.area, False] == total:
-            click.echo(render_passes(result.area, tried[result.area, True], total))
+        if result.area in wide and sums.total() == areas.count(result.area):
+            click.echo(render_sums(result.area, sums))
 
     try:
         report = asyncio.run(run_check(url, model, options, None if quiet else show))
     except AddressError as error:
         raise click.UsageError(str(error)) from error
+    if not quiet and report.unreachable is not None:
+        click.echo(f"antiphon: {render_summary(report)}", err=True)
+        return report
     click.echo(render_json(report) if quiet else f"\n{render_summary(report)}")
     return report
 

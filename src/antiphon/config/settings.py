@@ -115,7 +115,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=DAY_S,
-            description="Seconds that a model server may be silent, before its first byte too.",
+            description="Seconds that a model server may be silent, before its first byte too; with comments alone, "
+            "12 times as long.",
         ),
     ] = 300.0
     endpoint_connections: Annotated[

@@ -14,7 +14,14 @@ from antiphon.context.lowering import (
 from antiphon.context.profiles import Profile
 from antiphon.context.seal import SealError, SealKeys
 from antiphon.context.tool_names import WEB_SEARCH_NAME, flatten_name
-from antiphon.context.toolbox import OfferedTool, Toolbox, ToolKind, build_toolbox, load_tools
+from antiphon.context.toolbox import (
+    OfferedTool,
+    Toolbox,
+    ToolKind,
+    build_toolbox,
+    load_stored_tools,
+    load_tools,
+)
 
 __all__ = [
     "WEB_SEARCH_NAME",
@@ -29,6 +36,7 @@ __all__ = [
     "Toolbox",
     "build_toolbox",
     "flatten_name",
+    "load_stored_tools",
     "load_tools",
     "lower_call",
     "lower_message",

@@ -4,7 +4,7 @@ It knows tools one by one, namespaces opened, and no profile. Invariant: a list 
 limit over every kind of tool, the ones that the server runs included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -143,29 +143,63 @@ def _choose_server(choice: McpChoice, entries: Sequence[Entry]) -> Chosen:
     return Chosen(found, "required", forced)
 
 
-def _allow(allowed: list[dict[str, Any]], entries: Sequence[Entry]) -> list[Entry]:
-    kept = []
-    for entry in entries:
-        fitting = [rule for rule in allowed if _fits(rule, entry)]
-        if not fitting:
-            continue
-        whole = not isinstance(entry.tool, McpTool) or any(rule.get("name") is None for rule in fitting)
-        kept.append(entry if whole else _narrow(entry, {str(rule["name"]) for rule in fitting}))
-    return kept
+class _Allowed:
+    """A list of allowed tools, to be asked for each tool without walking the list."""
+
+    def __init__(self, rules: Iterable[dict[str, Any]]) -> None:
+        #: Types without a name of their own.
+        self._types: set[str] = set()
+        #: The names of namespaces that are allowed whole; None: all of them are.
+        self._namespaces: set[str | None] = set()
+        #: Type, name, namespace; a rule without a namespace goes for all of them.
+        self._named: set[tuple[str, str, str | None]] = set()
+        #: Server labels, with the names of the tools; None: all of them.
+        self._servers: dict[str, set[str] | None] = {}
+        for rule in rules:
+            self._add(rule)
+
+    def _add(self, rule: dict[str, Any]) -> None:
+        kind, name, namespace = rule.get("type"), rule.get("name"), rule.get("namespace")
+        if not isinstance(kind, str):
+            return
+        if kind == "mcp":
+            self._add_server(rule.get("server_label"), name)
+        elif kind == "namespace":
+            if name is None or isinstance(name, str):
+                self._namespaces.add(name)
+        elif isinstance(name, str) and (namespace is None or isinstance(namespace, str)):
+            self._named.add((kind, name, namespace))
+        self._types.add(kind)
+
+    def _add_server(self, label: Any, name: Any) -> None:
+        if not isinstance(label, str):
+            return
+        known = self._servers.setdefault(label, set())
+        if name is None:
+            self._servers[label] = None
+        elif known is not None:
+            known.add(str(name))
+
+    def apply(self, entry: Entry) -> Entry | None:
+        """The tool, an MCP server narrowed to the tools of it that are allowed; None when it is not."""
+        tool = entry.tool
+        own = entry.namespace.name if entry.namespace else None
+        if own is not None and not self._namespaces.isdisjoint((None, own)):
+            return entry
+        if isinstance(tool, McpTool):
+            label = tool.server_label
+            return _narrow(entry, self._servers[label]) if label in self._servers else None
+        kind = get_tool_type(tool)
+        if isinstance(tool, FunctionTool | CustomTool):
+            fits = not self._named.isdisjoint(((kind, tool.name, None), (kind, tool.name, own)))
+        else:
+            fits = kind in self._types
+        return entry if fits else None
 
 
-def _fits(rule: dict[str, Any], entry: Entry) -> bool:
-    kind, name = rule.get("type"), rule.get("name")
-    if kind == "namespace":
-        return entry.namespace is not None and name in (None, entry.namespace.name)
-    if kind != get_tool_type(entry.tool):
-        return False
-    if isinstance(entry.tool, McpTool):
-        return rule.get("server_label") == entry.tool.server_label
-    if not isinstance(entry.tool, FunctionTool | CustomTool):
-        return True
-    own = entry.namespace.name if entry.namespace else None
-    return entry.tool.name == name and rule.get("namespace") in (None, own)
+def _allow(allowed: Iterable[dict[str, Any]], entries: Iterable[Entry]) -> list[Entry]:
+    rules = _Allowed(allowed)
+    return [kept for entry in entries if (kept := rules.apply(entry)) is not None]
 
 
 def _narrow(entry: Entry, names: set[str] | None) -> Entry:

@@ -37,3 +37,9 @@ def flatten_name(namespace: str | None, name: str) -> str:
     digest = hashlib.sha256(f"{namespace or ''}\0{name}".encode(errors="surrogatepass")).hexdigest()
     kept = legal[: FLAT_NAME_CHARACTERS - _DIGEST_CHARACTERS - 1]
     return f"{kept}_{digest[:_DIGEST_CHARACTERS]}"
+
+
+def make_prefix(namespace: str) -> str:
+    """What the flat names of all members of a namespace begin with."""
+    legal = _ILLEGAL.sub("_", f"{namespace}{NAMESPACE_SEPARATOR}")
+    return legal[: FLAT_NAME_CHARACTERS - _DIGEST_CHARACTERS - 1]

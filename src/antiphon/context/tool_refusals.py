@@ -37,6 +37,8 @@ _NOT_RUN: Final[dict[type, str]] = {
 }
 #: The environments of a shell that the client itself runs.
 _CLIENT_ENVIRONMENTS = (None, "local")
+#: A chat model is told of a namespace with each of its tools: how much longer its description may get by that.
+REPEATED_CHARACTERS: Final = 1_048_576
 _WITH_CALLERS = (FunctionTool, CustomTool, McpTool, ShellTool, ApplyPatchTool)
 
 
@@ -53,6 +55,7 @@ def refuse_tool(tool: Tool, where: str) -> None:
     if remedy is not None:
         raise unsupported_tool(f"{where}.type", f"'{get_tool_type(tool)}' tools", remedy)
     if isinstance(tool, NamespaceTool):
+        _refuse_long_repetition(tool, where)
         for index, member in enumerate(tool.tools):
             refuse_tool(member, f"{where}.tools[{index}]")
     elif isinstance(tool, ToolSearchTool):
@@ -63,6 +66,16 @@ def refuse_tool(tool: Tool, where: str) -> None:
         _refuse_foreign_server(tool, where)
     if isinstance(tool, _WITH_CALLERS) and tool.allowed_callers is not None:
         _refuse_callers(tool.allowed_callers, where)
+
+
+def _refuse_long_repetition(tool: NamespaceTool, where: str) -> None:
+    if len(tool.description) * (len(tool.tools) - 1) > REPEATED_CHARACTERS:
+        raise RequestError(
+            f"Invalid '{where}.description': a chat model is told it with each of the {len(tool.tools)} tools of "
+            f"'{tool.name}', over {REPEATED_CHARACTERS} characters more in all. Shorten it.",
+            param=f"{where}.description",
+            code="invalid_value",
+        )
 
 
 def _refuse_hosted_search(tool: ToolSearchTool, where: str) -> None:

@@ -6,8 +6,8 @@ hosted, held back by the choice among tools, or named in a warning or an error; 
 offered share a flat name.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,7 @@ from antiphon.context.tool_names import (
     TOOL_SEARCH_NAME,
     WEB_SEARCH_NAME,
     flatten_name,
+    make_prefix,
 )
 from antiphon.context.tool_refusals import refuse_tool, unsupported_tool
 from antiphon.protocol.errors import RequestError
@@ -51,8 +52,12 @@ from antiphon.protocol.tools import (
 ToolKind: TypeAlias = Literal[
     "function", "custom", "tool_search", "local_shell", "shell", "apply_patch", "web_search", "mcp"
 ]
+#: Of the name of a tool that cannot be read a warning tells this much.
+_NAMED_CHARACTERS: Final = 100
 _MCP_REMEDY = "MCP is not installed on this server; its operator adds it with: pip install 'mcp>=2.3,<3'."
-_SEARCH_REMEDY = "This server has no web search configured; leave the tool out, or let the model choose."
+_SEARCH_REMEDY = (
+    "This server has no web search configured ([search] url); leave the tool out, or let the model choose."
+)
 
 
 class OfferedTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +74,15 @@ class OfferedTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Toolbox(msgspec.Struct, kw_only=True):
-    """The tools of one request. `hidden`: flat names that are declared and may not be called now."""
+    """The tools of one request.
+
+    `hidden`: flat names that are declared and that the client may not be handed calls of; with
+    `hidden_prefixes`, those of all other names that begin so.
+    """
 
     offered: tuple[OfferedTool, ...] = ()
     hidden: frozenset[str] = frozenset()
+    hidden_prefixes: tuple[str, ...] = ()
     choice: Literal["auto", "none", "required"] = "none"
     forced: str | None = None
     #: Web search and MCP tools, narrowed to what the choice among tools allows.
@@ -90,21 +100,27 @@ def build_toolbox(
     can_search: bool,
     can_call_mcp: bool,
     declared: int | None = None,
+    stored: Sequence[Tool] = (),
 ) -> Toolbox:
     """What of the declared tools a chat model is offered, and what it must do with them.
 
     `tools` are the request's own, then those that items brought; the first `declared` ones (default: all)
     stand in `tools`, the others are told as `input`. Of two with the same name the later one counts, in the
-    place of the first. Raises `RequestError` for tools and choices that cannot be carried out.
+    place of the first. `stored` are those that earlier rounds brought: what of them cannot be offered now is left out
+    with a warning. Raises `RequestError` for tools and choices that cannot be carried out.
     """
     count = len(tools) if declared is None else declared
-    if choice_given and not tools and choice not in ("auto", "none"):
+    if choice_given and not tools and not stored and choice not in ("auto", "none"):
         raise RequestError(
             "Invalid 'tool_choice': a tool can only be forced when 'tools' are given.",
             param="tool_choice",
             code="invalid_value",
         )
+    box = Toolbox()
     entries = _collect(tools, count)
+    if stored:
+        own = _collect(tools[:count], count)
+        entries = _merge_stored(own, entries, _collect_stored(stored), box, can_call_mcp=can_call_mcp)
     _check_reachable(entries.values())
     _check_flat_names(
         entry for entry in entries.values() if can_search or not isinstance(entry.tool, WEB_SEARCHES)
@@ -112,7 +128,6 @@ def build_toolbox(
     if not can_call_mcp:
         _refuse_mcp(entries.values())
     chosen = choose(choice, [entry for entry in entries.values() if not entry.is_deferred])
-    box = Toolbox()
     if not can_search:
         _leave_out_search(chosen, box)
     if profile.tools == "none" and chosen.entries:
@@ -125,12 +140,16 @@ def build_toolbox(
         )
     box.offered = tuple(_offer(entry) for entry in chosen.entries if not entry.is_hosted)
     box.hosted = tuple(entry.tool for entry in chosen.entries if entry.is_hosted)
-    shown = {entry.flat_name for entry in chosen.entries}
+    # No client can run what is hosted: the model's calls of it are run here, or are none.
+    shown = {tool.name for tool in box.offered}
     if chosen.forced is not None:
         shown &= {chosen.forced}
     # The tools of an MCP server go by names that only its own list tells.
     named = [entry for entry in entries.values() if not isinstance(entry.tool, McpTool)]
     box.hidden = frozenset(entry.flat_name for entry in named) - shown
+    box.hidden_prefixes = tuple(
+        make_prefix(entry.tool.server_label) for entry in entries.values() if isinstance(entry.tool, McpTool)
+    )
     if chosen.entries:
         box.choice, box.forced = chosen.word, chosen.forced
     return box
@@ -153,6 +172,38 @@ def load_tools(items: Sequence[Item], where: str = "input") -> list[Tool]:
             refuse_tool(tool, f"{path}[{index}]")
         loaded += map(_undefer, tools) if isinstance(value, ToolSearchOutput) else tools
     return loaded
+
+
+def load_stored_tools(items: Sequence[Item]) -> tuple[list[Tool], list[tuple[str, str]]]:
+    """As `load_tools`, for items of earlier rounds: (tools, warnings about those that no chat model can be given).
+
+    Another server took them, which may know more tools than there are here.
+    """
+    loaded: list[Tool] = []
+    warnings: dict[tuple[str, str], None] = {}
+    for item in items:
+        value = item.value
+        if not isinstance(value, AdditionalTools | ToolSearchOutput):
+            continue
+        for told in value.tools:
+            try:
+                tool = decode_tools(msgspec.json.encode([told]), "tools")[0]
+                refuse_tool(tool, "tools[0]")
+            except RequestError as error:
+                warnings[_warn_of_stored(_name_told(told), error.message)] = None
+            else:
+                loaded.append(_undefer(tool) if isinstance(value, ToolSearchOutput) else tool)
+    return loaded, list(warnings)
+
+
+def _name_told(tool: dict[str, Any]) -> str:
+    """What a tool is called that cannot be read."""
+    told = tool.get("name") or tool.get("server_label") or tool.get("type")
+    return told[:_NAMED_CHARACTERS] if isinstance(told, str) else "a tool without a name"
+
+
+def _warn_of_stored(name: str, reason: str) -> tuple[str, str]:
+    return ("tools_left_out", f"A tool that an earlier item brought is left out: {name}. {reason}")
 
 
 def _undefer(tool: Tool) -> Tool:
@@ -179,6 +230,52 @@ def _collect(tools: Sequence[Tool], count: int) -> dict[tuple[str, ...], Entry]:
                 continue
             entries[key] = entry
     return entries
+
+
+def _collect_stored(stored: Sequence[Tool]) -> dict[tuple[str, ...], Entry]:
+    """The tools that earlier rounds brought, one by one; what was found is not hidden again by a declaration."""
+    found: dict[tuple[str, ...], Entry] = {}
+    for tool in stored:
+        for entry in _open(tool, "input"):
+            known = found.get(entry.key)
+            if known is None or known.is_deferred or not entry.is_deferred:
+                found[entry.key] = entry
+    return found
+
+
+def _merge_stored(
+    own: Collection[tuple[str, ...]],
+    entries: dict[tuple[str, ...], Entry],
+    stored: dict[tuple[str, ...], Entry],
+    box: Toolbox,
+    *,
+    can_call_mcp: bool,
+) -> dict[tuple[str, ...], Entry]:
+    """The request's own tools, then the stored ones that fit beside all of this request's, then its items'.
+
+    That order keeps the beginning of a prompt from round to round.
+    """
+    names = {entry.flat_name for entry in entries.values()}
+    # Of several with one flat name the latest is the one that the model was told of last.
+    last = {entry.flat_name: key for key, entry in stored.items()}
+    can_find = any(isinstance(entry.tool, ToolSearchTool) for entry in (*entries.values(), *stored.values()))
+    merged = {key: entries[key] for key in own}
+    for key, entry in stored.items():
+        declared = entries.get(key)
+        if declared is not None:
+            # What was found by a search can be called, also where it is declared again.
+            merged[key] = entry if declared.is_deferred and not entry.is_deferred else declared
+        elif entry.flat_name in names or last[entry.flat_name] != key:
+            box.warnings.append(_warn_of_stored(entry.label, "Another tool goes by the same name."))
+        elif entry.is_deferred and not can_find:
+            box.warnings.append(
+                _warn_of_stored(entry.label, "It is deferred, and no tool search is declared.")
+            )
+        elif isinstance(entry.tool, McpTool) and not can_call_mcp:
+            box.warnings.append(_warn_of_stored(entry.label, _MCP_REMEDY))
+        else:
+            merged[key] = entry
+    return {**merged, **{key: entry for key, entry in entries.items() if key not in merged}}
 
 
 def _open(tool: Tool, where: str) -> Iterator[Entry]:
@@ -255,7 +352,10 @@ def _leave_out_search(chosen: Chosen, box: Toolbox) -> None:
         raise unsupported_tool("tool_choice", "web search", _SEARCH_REMEDY)
     chosen.entries = kept
     box.warnings.append(
-        ("tools_left_out", f"This server has no web search configured; left out: {WEB_SEARCH_NAME}.")
+        (
+            "tools_left_out",
+            f"This server has no web search configured ([search] url); left out: {WEB_SEARCH_NAME}.",
+        )
     )
 
 

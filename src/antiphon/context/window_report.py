@@ -38,7 +38,10 @@ _UNTOLD_REASONS: Final[dict[str, Reason]] = {
 
 
 class WindowItem(msgspec.Struct, kw_only=True):
-    """One item of the path; `node` is the response that it came with. An item that is not shown has no tokens."""
+    """One item of the path; `node` is the response that it came with.
+
+    An item that is not shown has no tokens, but for one that was dropped: those that the response told.
+    """
 
     id: str
     type: str

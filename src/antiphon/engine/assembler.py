@@ -23,9 +23,10 @@ from antiphon.backends import (
 )
 from antiphon.context.toolbox import OfferedTool
 from antiphon.engine.client_calls import BUFFERED_KINDS, get_item_type
+from antiphon.engine.foreign_ids import ForeignIds
 from antiphon.engine.ids import make_call_id
-from antiphon.engine.names import fit_name, is_legal_call_id
-from antiphon.engine.passing import PassingWriter, Show
+from antiphon.engine.names import find_hidden, fit_name, is_legal_call_id
+from antiphon.engine.passing import PassingWriter, Show, name_own
 from antiphon.engine.sink import EventSink
 from antiphon.engine.spending import Spending
 from antiphon.engine.writers import (
@@ -45,6 +46,10 @@ from antiphon.sessions import Status
 
 #: Events of items that have to wait until the one before them is done.
 WAITING_EVENTS = 10_000
+#: What is read to find out early that a call is whole; beyond it, the calls behind it wait for the end.
+EARLY_CHARACTERS = 4_000_000
+#: How many of the calls that came to nothing are told with an empty answer.
+QUOTED_DROPS = 3
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -89,23 +94,31 @@ class Assembler:
         is_taken: Callable[[str], bool],
         single_call: bool = False,
         hidden_tools: frozenset[str] = frozenset(),
+        hidden_prefixes: tuple[str, ...] = (),
         offered: Mapping[str, OfferedTool] | None = None,
         show: Show = show_whole,
         seal: Callable[[str], str] | None = None,
         cite: Cite | None = None,
+        foreign_ids: ForeignIds | None = None,
     ) -> None:
+        """`foreign_ids`: the items that are handed on were made by another server, which named them."""
         self._sink = sink
         self._node_id = node_id
         self._first_position = first_position
         self._is_taken = is_taken
         self._single_call = single_call
         self._hidden_tools = hidden_tools
+        self._hidden_prefixes = hidden_prefixes
         self._offered = offered or {}
         self._show = show
         self._seal = seal
         self._cite = cite
+        self._foreign_ids = foreign_ids
         self._writer: Writer | None = None
         self._slot: int | None = None
+        #: Whether the running call may have become whole, and how much was read to find that out.
+        self._has_grown = False
+        self._read_early = 0
         self._done_slots: set[int] = set()
         self._dropped_slots: set[int] = set()
         self._call_ids: set[str] = set()
@@ -115,6 +128,9 @@ class Assembler:
         #: Where the running generation's items begin, and how many calls it has made.
         self._step_start = 0
         self._step_calls = 0
+        #: Whether it has said or asked anything, and why calls of it came to nothing.
+        self._step_answered = False
+        self._step_drops: list[str] = []
         self._was_cut = False
         self._passed_index: int | None = None
         self._waiting: list[ItemOpened | ItemEvent | ItemClosed] = []
@@ -165,6 +181,8 @@ class Assembler:
         self._dropped_slots.clear()
         self._done_slots.clear()
         self._step_calls = 0
+        self._step_answered = False
+        self._step_drops.clear()
         if not answered:
             self._has_answer = False
             self._step_start = len(self.output)
@@ -172,6 +190,19 @@ class Assembler:
     def note_cut(self) -> None:
         """See `Progress.note_cut`."""
         self._was_cut = True
+
+    def begin_answer(self) -> None:
+        """See `Progress.begin_answer`."""
+        self._has_answer = self._step_answered = False
+        self._step_start = len(self.output)
+
+    def note_drop(self, warning: tuple[str, str]) -> None:
+        """See `Progress.note_drop`."""
+        self.warnings.append(warning)
+        self._step_drops.append(warning[1])
+
+    def _note_answer(self) -> None:
+        self._has_answer = self._step_answered = True
 
     def fail(self, error: AntiphonError) -> None:
         """End here: what is open is closed as incomplete."""
@@ -195,7 +226,7 @@ class Assembler:
         self._close_calls()
         self._close("completed")
         self._writer = TextWriter(self._sink, *self._next_item("message"), cite=self._cite)
-        self._has_answer = True
+        self._note_answer()
         self._writer.write_with_logprobs(text, event.logprobs)
 
     def _take_reasoning(self, event: ReasoningDelta) -> None:
@@ -210,7 +241,7 @@ class Assembler:
             self._close_calls()
             self._close("completed")
             self._writer = RefusalWriter(self._sink, *self._next_item("message"))
-            self._has_answer = True
+            self._note_answer()
         self._writer.write(event.text)
 
     def _take_passed(self, event: ItemOpened | ItemEvent | ItemClosed) -> None:
@@ -244,7 +275,8 @@ class Assembler:
                 writer = self._open_passed(event.index, event.item)
             item = writer.finish(event.item)
             self._writer = self._passed_index = None
-            self._has_answer = self._has_answer or writer.item_type != "reasoning"
+            if writer.item_type != "reasoning":
+                self._note_answer()
             self.output.append(item)
             self.shown.append(writer.shown)
 
@@ -252,9 +284,10 @@ class Assembler:
         self._close_calls()
         self._close("completed")
         self._space = ""
-        writer = PassingWriter(
-            self._sink, len(self.output), item, show=self._show, make_id=self._make_item_id
-        )
+        foreign = self._foreign_ids
+        # Made here and not kept: to hold a method of one's own would be a cycle.
+        name = foreign.name if foreign is not None else name_own(self._make_item_id)
+        writer = PassingWriter(self._sink, len(self.output), item, show=self._show, name=name)
         self._writer = writer
         self._passed_index = index
         return writer
@@ -264,6 +297,7 @@ class Assembler:
         if event.index == self._slot and isinstance(writer, CALL_WRITERS):
             if event.arguments:
                 writer.write(event.arguments)
+                self._has_grown = True
             return
         if event.index in self._dropped_slots:
             return
@@ -275,8 +309,17 @@ class Assembler:
         pending.id = pending.id or event.id
         pending.name = pending.name or self._fit_name(event.name)
         pending.pieces.append(event.arguments)
-        if not isinstance(writer, CALL_WRITERS) or _is_object(writer.text):
+        if not isinstance(writer, CALL_WRITERS) or self._is_whole(writer):
             self._start_pending(event.index)
+
+    def _is_whole(self, writer: CallWriter | CustomCallWriter | BufferedCallWriter) -> bool:
+        """Whether the running call has all its arguments, though nobody said so."""
+        if not self._has_grown or self._read_early > EARLY_CHARACTERS:
+            return False
+        self._has_grown = False
+        text = writer.text
+        self._read_early += len(text)
+        return _is_object(text)
 
     def _start_pending(self, slot: int, status: str = "completed") -> None:
         pending = self._pending[slot]
@@ -296,9 +339,10 @@ class Assembler:
         writer = self._make_call_writer(call_id, pending.name)
         self._writer = writer
         self._slot = slot
+        self._has_grown = True
         self._step_calls += 1
         if type(writer) is not BufferedCallWriter:
-            self._has_answer = True
+            self._note_answer()
         arguments = "".join(pending.pieces)
         if arguments:
             writer.write(arguments)
@@ -318,6 +362,10 @@ class Assembler:
 
     def _fit_name(self, name: str) -> str:
         fitted = fit_name(name, self._offered)
+        if fitted not in self._offered:
+            hidden = find_hidden(name, self._hidden_tools, self._hidden_prefixes)
+            if hidden is not None:
+                return hidden
         if fitted != name:
             self.warnings.append(
                 ("call_renamed", f"The model called {name[:200]}; that was read as {fitted}.")
@@ -326,15 +374,20 @@ class Assembler:
 
     def _must_drop(self, name: str) -> bool:
         """Whether a call must not reach the client, though the model made it; a warning says so."""
-        if name in self._hidden_tools:
-            text = f"{name} is not offered in this request (tool_choice, or not loaded); a call of it was dropped."
-            self.warnings.append(("hidden_call_dropped", text))
+        if self._is_hidden(name):
+            text = f"{name} cannot be called in this response (tool_choice, or not there); a call of it was dropped."
+            self.note_drop(("hidden_call_dropped", text))
             return True
         if self._single_call and self._step_calls:
             text = f"parallel_tool_calls is false; a further call of {name} was dropped."
-            self.warnings.append(("parallel_call_dropped", text))
+            self.note_drop(("parallel_call_dropped", text))
             return True
         return False
+
+    def _is_hidden(self, name: str) -> bool:
+        if name in self._offered:
+            return name in self._hidden_tools
+        return find_hidden(name, self._hidden_tools, self._hidden_prefixes) is not None
 
     def _close_calls(self, status: str = "completed") -> None:
         """Start every call that waits, closing the one before it: something else comes after them."""
@@ -345,7 +398,7 @@ class Assembler:
                 continue
             del self._pending[slot]
             told = "".join(pending.pieces)
-            self.warnings.append(("nameless_call", f"The model server sent a call without a name: {told}"))
+            self.note_drop(("nameless_call", f"The model server sent a call without a name: {told[:2_000]}"))
 
     def _close(self, status: str) -> None:
         writer, self._writer = self._writer, None
@@ -375,9 +428,9 @@ class Assembler:
             if item is None:
                 self._was_cut = self._was_cut or status != "completed"
                 text = f"A call of {writer.item_type.removesuffix('_call')} was dropped: {writer.problem}."
-                self.warnings.append(("invalid_tool_call", text))
+                self.note_drop(("invalid_tool_call", text))
                 return False
-            self._has_answer = True
+            self._note_answer()
         if status == "completed":
             self.calls.append(writer.call_id)
         return True
@@ -389,7 +442,7 @@ class Assembler:
         if self._space and not self._has_answer and self._writer is None:
             # Nothing but blanks: then they are the answer.
             self._writer = TextWriter(self._sink, *self._next_item("message"), cite=self._cite)
-            self._has_answer = True
+            self._note_answer()
             self._writer.write(self._space)
         self._space = ""
         self._close(last_status)
@@ -406,6 +459,7 @@ class Assembler:
         outcome.first_prompt_tokens = self._spending.first_prompt_tokens
         outcome.last_prompt_tokens = self._spending.last_prompt_tokens
         self.warnings += self._spending.warnings
+        self.warnings += event.warnings
         self.outcome = outcome
 
     def _judge(self, event: Finished) -> Outcome:
@@ -414,12 +468,14 @@ class Assembler:
         if reason is not None and (self.output or self._was_cut):
             return Outcome(status="incomplete", incomplete_reason=reason)
         if len(self.output) == self._step_start:
-            dropped = [text for code, text in self.warnings if code == "invalid_tool_call"]
-            text = " ".join(["The model's answer was empty.", *dropped[-1:]])
+            text = " ".join(["The model's answer was empty.", *self._step_drops[:QUOTED_DROPS]])
             error = BackendError(text, code="server_error")
             return Outcome(status="failed", error=error)
         if not self._has_answer:
             self.warnings.append(("reasoning_only", "The model stopped after reasoning, without an answer."))
+            return Outcome(status="incomplete")
+        if self._step_drops and not self._step_answered:
+            # Its last words were calls that nobody runs: it has not answered, and warnings say so.
             return Outcome(status="incomplete")
         return Outcome(status="completed")
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.context.toolbox import OfferedTool, ToolKind
-from antiphon.protocol.hosted_items import ApplyPatchCall, LocalShellCall, ShellCall
+from antiphon.protocol.hosted_items import ApplyPatchCall, ExecAction, LocalShellCall, ShellAction, ShellCall
 from antiphon.protocol.item_types import ToolSearchCall, TypedItem
 
 #: What of such a call is quoted when it does not fit.
@@ -87,11 +87,22 @@ def shape_call(tool: OfferedTool, arguments: str) -> dict[str, Any]:
         value = msgspec.convert(made, shape.struct)
     except msgspec.ValidationError as error:
         raise CallShapeError(str(error)) from error
-    if isinstance(value, ShellCall) and not value.action.commands:
-        raise CallShapeError("there is no command")
+    if isinstance(value, ShellCall | LocalShellCall):
+        _check_action(value.action)
     fields = msgspec.to_builtins(value)
     # What the kind does not have is left out, and what every item has is the writer's.
     return {key: member for key, member in fields.items() if key not in ("type", "call_id", "status")}
+
+
+def _check_action(action: ShellAction | ExecAction) -> None:
+    """What no shell can carry out."""
+    commands = action.commands if isinstance(action, ShellAction) else action.command
+    if not any(command.strip() for command in commands):
+        raise CallShapeError("there is no command")
+    for name in ("timeout_ms", "max_output_length"):
+        number = getattr(action, name, None)
+        if number is not None and number < 0:
+            raise CallShapeError(f"{name} is negative")
 
 
 def find_fault(tool: OfferedTool, arguments: str) -> str | None:

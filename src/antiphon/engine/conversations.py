@@ -15,7 +15,7 @@ import msgspec
 
 from antiphon.engine.credentials import refuse_secrets
 from antiphon.engine.ids import make_node_id
-from antiphon.engine.listing import find_places, list_items
+from antiphon.engine.listing import find_halves, find_places, list_items
 from antiphon.engine.paths import Place, read_places
 from antiphon.engine.references import find_stored_item
 from antiphon.protocol.errors import NotFoundError, RequestError
@@ -24,6 +24,7 @@ from antiphon.protocol.items import Item, get_call_id, get_item_id, is_call, is_
 from antiphon.protocol.responses import ConversationObject, DeletedConversation, ListPage
 from antiphon.protocol.showing import show_item
 from antiphon.sessions import Node
+from antiphon.sessions.pairing import check_order
 from antiphon.store import Conversation, MovedTipError, Record, Store
 
 #: Told which node's windows must not be used again.
@@ -175,10 +176,14 @@ class Conversations:
         refuse_secrets(items, "items")
         new: list[Item] = []
         linked: list[str] = []
+        ids: set[str] = set()
         for position, item in enumerate(items):
             item_id = get_item_id(item)
             stored = None
             if item_id is not None:
+                if item_id in ids:
+                    raise _make_twice()
+                ids.add(item_id)
                 stored = await find_stored_item(conversation.tenant, item_id, self._store)
                 if stored is not None:
                     linked.append(item_id)
@@ -187,13 +192,13 @@ class Conversations:
             kept = stored or item
             _refuse_unkept(kept, position)
             new.append(kept)
-        if linked:
-            # Only what is stored somewhere can be here; else the path, which may be long, is not read.
+        if linked or any(map(_is_half, new)):
+            # Else nothing of the path, which may be long, can matter: an id that is not stored is not there.
             path = await self._read(conversation)
             if any(find_places(path, item_id) for item_id in linked):
-                raise RequestError(
-                    "Item already in conversation", param="items", code="item_already_in_conversation"
-                )
+                raise _make_twice()
+            call_ids = [call_id for item in new if _is_half(item) and (call_id := get_call_id(item))]
+            check_order(find_halves(path, call_ids), new)
         return new
 
     async def _append(self, conversation: Conversation, items: Sequence[Item]) -> Record:
@@ -237,6 +242,10 @@ def make_unknown_conversation(conversation_id: str) -> NotFoundError:
     return NotFoundError(f"Conversation with id '{conversation_id}' not found.")
 
 
+def _make_twice() -> RequestError:
+    return RequestError("Item already in conversation", param="items", code="item_already_in_conversation")
+
+
 def _to_object(conversation: Conversation) -> ConversationObject:
     return ConversationObject(
         id=conversation.id,
@@ -246,8 +255,12 @@ def _to_object(conversation: Conversation) -> ConversationObject:
 
 
 def _refuse_unkept(item: Item, position: int) -> None:
-    """A control signal is no item to keep, and empty reasoning tells nothing."""
+    """A control signal is no item to keep, empty reasoning tells nothing, and an output must name its call."""
     value = item.value
+    if is_call_output(item) and not get_call_id(item):
+        where = f"items[{position}].call_id"
+        text = f"Missing required parameter: '{where}'."
+        raise RequestError(text, param=where, code="missing_required_parameter")
     if item.type == "compaction_trigger":
         raise RequestError(
             f"Invalid value: 'compaction_trigger' at 'items[{position}]' is a signal, not an item that is kept.",

@@ -1,8 +1,8 @@
 """Token counts: exact where the backend counts, else our own tokenizer's, calibrated by what backends report.
 
 Tokenizing happens on one thread beside the event loop and in bounded time; a sample for the calibration is only kept
-when a response ends, and worked out when an estimate is asked for. It knows no requests. Invariant: whoever is told a
-count is told whether it is exact.
+when a response ends, and worked out when an estimate is asked for. It knows no requests. Invariants: whoever is told a
+count is told whether it is exact; and what one tenant's prompts were counted as says nothing to another.
 """
 
 import asyncio
@@ -41,7 +41,8 @@ COUNT_TIME_S: Final = 1.0
 WAITING_LIMIT: Final = 32
 #: Counts of pieces that are remembered: a path's pieces are the same in each of its rounds.
 PIECES_REMEMBERED: Final = 32_768
-#: Models whose reported counts are kept.
+#: Tenants, and models of each, whose reported counts are kept.
+TENANTS_KEPT: Final = 128
 MODELS_KEPT: Final = 16
 #: Per model: prompts that are not worked out yet, and samples that are.
 PENDING_KEPT: Final = 4
@@ -49,6 +50,8 @@ SAMPLES_KEPT: Final = 8
 #: Longer prompts are no samples: they would hold memory for what shorter ones tell too.
 SAMPLE_MAX_BYTES: Final = 512 << 10
 SAMPLE_MAX_PIECES: Final = 2_048
+#: Bytes of prompts that one tenant's samples wait with, all models together.
+PENDING_MAX_BYTES: Final = 1 << 20
 #: After its first samples, one of this many rounds of a model is another.
 SAMPLE_EVERY: Final = 16
 #: Before anything was reported, an estimate may be off by this much, and by more in some scripts.
@@ -85,6 +88,7 @@ class _Reported(NamedTuple):
     """A prompt and its reported count; no sample if we count more than `limit_tokens`."""
 
     prompt: Sequence[bytes]
+    size: int
     tokens: int
     limit_tokens: float
 
@@ -146,15 +150,27 @@ def encode_system(text: str) -> bytes:
 
 
 class TokenCounter:
-    """Estimates of token counts, for all models. Close it when the server ends."""
+    """Estimates of token counts, for all models of one tenant. Close it when the server ends.
 
-    def __init__(self, load: Callable[[], Tokenizer] = load_tokenizer) -> None:
-        self._load = load
-        self._tokenizer: Tokenizer | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-count")
-        self._waiting = 0
+    What was reported is the tenant's own; the thread, and the sizes of pieces, are shared by all `of_tenant`.
+    """
+
+    def __init__(
+        self, load: Callable[[], Tokenizer] = load_tokenizer, *, bench: "_Workbench | None" = None
+    ) -> None:
+        self._bench = bench or _Workbench(load)
         self._models: OrderedDict[TargetKey, _Model] = OrderedDict()
-        self._pieces: OrderedDict[bytes, Size] = OrderedDict()
+        self._tenants: OrderedDict[str, TokenCounter] = OrderedDict()
+
+    def of_tenant(self, tenant: str) -> "TokenCounter":
+        """The counter of one tenant, which no other tenant's prompts change."""
+        counter = self._tenants.get(tenant)
+        if counter is None:
+            counter = self._tenants[tenant] = TokenCounter(bench=self._bench)
+            while len(self._tenants) > TENANTS_KEPT:
+                self._tenants.popitem(last=False)
+        self._tenants.move_to_end(tenant)
+        return counter
 
     # Samples: on the path of every response
 
@@ -173,7 +189,8 @@ class TokenCounter:
 
         A prompt that we count above `limit_tokens` may have been cut before it was counted, and says nothing.
         """
-        if tokens <= 0 or len(prompt) > SAMPLE_MAX_PIECES or sum(map(len, prompt)) > SAMPLE_MAX_BYTES:
+        size = sum(map(len, prompt))
+        if tokens <= 0 or len(prompt) > SAMPLE_MAX_PIECES or size > SAMPLE_MAX_BYTES:
             return
         model = self._models.get(key)
         if model is None:
@@ -182,7 +199,16 @@ class TokenCounter:
                 self._models.popitem(last=False)
         self._models.move_to_end(key)
         model.largest = max(model.largest, tokens)
-        model.pending.append(_Reported(prompt, tokens, limit_tokens))
+        self._make_room(size)
+        model.pending.append(_Reported(prompt, size, tokens, limit_tokens))
+
+    def _make_room(self, size: int) -> None:
+        """Let go of waiting prompts, those of the least recently used models first, until there is room for one."""
+        for model in self._models.values():
+            held = sum(each.size for other in self._models.values() for each in tuple(other.pending))
+            if held + size <= PENDING_MAX_BYTES:
+                return
+            model.pending.clear()
 
     def note_ask(self, key: TargetKey, ask: Ask, tokens: int) -> None:
         """`note` for the prompt of an ask, if it is wanted."""
@@ -196,6 +222,8 @@ class TokenCounter:
         """Let go of every prompt that is not worked out yet: something of one of them was deleted."""
         for model in self._models.values():
             model.pending.clear()
+        for counter in self._tenants.values():
+            counter.forget()
 
     # Estimates
 
@@ -216,20 +244,13 @@ class TokenCounter:
 
     async def measure(self, key: TargetKey, pieces: Sequence[bytes]) -> Measured:
         """The size of each piece, and the model's calibration."""
-        if self._waiting >= WAITING_LIMIT:
+        if self._bench.waiting >= WAITING_LIMIT:
             return Measured([Size(len(piece) // CHARS_PER_TOKEN) for piece in pieces], Calibration())
-        return await self._run(lambda: self._measure(key, pieces))
-
-    async def _run(self, work: Callable[[], _T]) -> _T:
-        self._waiting += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        finally:
-            self._waiting -= 1
+        return await self._bench.run(lambda: self._measure(key, pieces))
 
     def close(self) -> None:
         """End the thread, when it has done what it is at."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._bench.close()
 
     # On the thread
 
@@ -240,7 +261,7 @@ class TokenCounter:
             return time.monotonic() > deadline
 
         billing = find_billing(key.model)
-        sizes = self._count_pieces(pieces, billing, is_late)
+        sizes = self._bench.count_pieces(pieces, billing, is_late)
         model = self._models.get(key)
         if model is None:
             return Measured(sizes, Calibration())
@@ -254,14 +275,40 @@ class TokenCounter:
         except IndexError:
             # It was let go of meanwhile.
             return
-        size = add_sizes(self._count_pieces(reported.prompt, billing, is_late))
+        size = add_sizes(self._bench.count_pieces(reported.prompt, billing, is_late))
         # What an image costs is a guess of its own, which must not spoil the rates.
         if not is_late() and not size.fixed_tokens and size.tokens <= reported.limit_tokens:
             model.samples.append(Sample(size, reported.tokens))
 
-    def _count_pieces(
+
+class _Workbench:
+    """The one thread that counts, its tokenizer, and the sizes of pieces that it has counted."""
+
+    def __init__(self, load: Callable[[], Tokenizer]) -> None:
+        self._load = load
+        self._tokenizer: Tokenizer | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="antiphon-count")
+        self._pieces: OrderedDict[bytes, Size] = OrderedDict()
+        self.waiting = 0
+
+    async def run(self, work: Callable[[], _T]) -> _T:
+        """Do it on the thread, when its turn has come."""
+        self.waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self.waiting -= 1
+
+    def close(self) -> None:
+        """End the thread, when it has done what it is at."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    # On the thread
+
+    def count_pieces(
         self, pieces: Sequence[bytes], billing: Billing, is_late: Callable[[], bool]
     ) -> list[Size]:
+        """The size of each piece; what was counted before is not counted again."""
         # An image costs what the model's family bills for it, so the family is part of a piece's name.
         family = hashlib.blake2b(_encode(billing), digest_size=16).digest()
         names = [hashlib.blake2b(piece, digest_size=16, key=family).digest() for piece in pieces]

@@ -10,8 +10,12 @@ import re
 _HEAD = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"input"[ \t\r\n]*:[ \t\r\n]*"')
 #: Blanks in it are matched one by one, so that any beginning of a head is recognised.
 _HEAD_TOKENS = ("{", '"input"', ":", '"')
-_TAIL = re.compile(r"[ \t\r\n]*\}[ \t\r\n]*")
 _BLANKS = " \t\r\n"
+#: A head is not longer than this; what is longer is the raw text itself.
+HEAD_CHARACTERS = 256
+_TAIL = "}"
+#: What of a wrong tail is told.
+_TAIL_CHARACTERS = 100
 _SIMPLE = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _PLAIN = re.compile(r'[^"\\]+')
 _HEX4 = re.compile(r"[0-9a-fA-F]{4}")
@@ -35,6 +39,9 @@ class InputDecoder:
         """The text that has become certain."""
         if self._state == "raw":
             return piece
+        if self._state == "tail":
+            self._read_tail(piece)
+            return ""
         self._rest += piece
         if self._state == "head":
             self._read_head()
@@ -55,16 +62,20 @@ class InputDecoder:
                 return ""
             self.problem = "its end was missing"
             return _REPLACEMENT if left.startswith("\\u") else left
-        if self._state == "tail" and not cut and not _TAIL.fullmatch(left):
-            self.problem = f"after the text came: {left[:100]}"
+        if self._state == "tail" and not cut and left != _TAIL:
+            self.problem = f"after the text came: {left}"
         return ""
 
+    def _read_tail(self, piece: str) -> None:
+        """Keep what tells whether the tail is right, and no more of a wrong one than is told."""
+        self._rest = (self._rest + piece).strip(_BLANKS)[:_TAIL_CHARACTERS]
+
     def _read_head(self) -> None:
-        match = _HEAD.match(self._rest)
+        match = _HEAD.match(self._rest, 0, HEAD_CHARACTERS)
         if match is not None:
             self._state = "text"
             self._rest = self._rest[match.end() :]
-        elif not _may_become_head(self._rest):
+        elif len(self._rest) >= HEAD_CHARACTERS or not _may_become_head(self._rest):
             self._state = "raw"
 
     def _read_text(self) -> str:
@@ -78,8 +89,9 @@ class InputDecoder:
                 continue
             if rest[at] == '"':
                 self._state = "tail"
-                at += 1
-                break
+                self._rest = ""
+                self._read_tail(rest[at + 1 :])
+                return "".join(told)
             text, following = self._read_escape(rest, at)
             if following == at:
                 break

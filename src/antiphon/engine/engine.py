@@ -195,7 +195,7 @@ class Engine:
         count = await count_input(
             plan.ask,
             plan.target.backend,
-            self.services.counter,
+            self.services.counter.of_tenant(tenant),
             make_target_key(plan.target.backend, plan.target.model),
         )
         answer = InputTokens(input_tokens=count.tokens)
@@ -243,7 +243,7 @@ def _not_found(response_id: str) -> NotFoundError:
 
 
 #: What stands in the items of which a client may see less than is stored.
-_MARKS = (b'"web_search_call"', b'"mcp_list_tools"', b'"encrypted_content"')
+_MARKS = (b'"web_search_call"', b'"mcp_list_tools"', b'"mcp_approval_request"', b'"encrypted_content"')
 
 
 def _show(raw: msgspec.Raw, include: Sequence[str]) -> msgspec.Raw:

@@ -50,6 +50,10 @@ CLEARLY_OVER: Final = 1.5
 PLANS_PER_ROUND: Final = 3
 #: A plan that is still too long takes one line more, this often.
 STEPS_PER_PLAN: Final = 16
+#: How often a prompt is sent that may be shortened, the first time included; the last time nothing that can go is left.
+OVERFLOW_ATTEMPTS: Final = 7
+#: Each time that a shorter prompt was refused too, the next step is larger by this factor.
+STEP_GROWTH: Final = 1.5
 #: Items are transcribed in portions of this many, so that other clients need not wait for all of them.
 ITEMS_AT_ONCE: Final = 128
 #: A prompt is a few tokens more than its bytes at most: templates mark each message.
@@ -88,6 +92,8 @@ class Fitted(msgspec.Struct, kw_only=True):
 
     ask: Ask
     dropped: tuple[DroppedItem, ...] = ()
+    #: About how long the prompt was that was refused before this one.
+    refused_tokens: int = 0
     #: What the transcription of the shorter history warns of.
     notes: tuple[str, ...] = ()
 
@@ -136,7 +142,7 @@ async def find_size(ask: Ask, *, target: Target, counter: TokenCounter, room_tok
 
 async def find_overflow(ask: Ask, *, target: Target, counter: TokenCounter) -> Count | None:
     """The size of a prompt that leaves too little room for an answer, for `fit`; None where it fits. Mostly cheap."""
-    window = target.profile.window_tokens
+    window = target.window_tokens
     if window is None:
         return None
     room = _find_room(ask, window, exact=False)
@@ -189,7 +195,7 @@ async def fit(
     `size`: what `find_overflow` said, where it was asked already.
     """
     size = size or await find_overflow(ask, target=target, counter=counter)
-    window = target.profile.window_tokens
+    window = target.window_tokens
     if size is None or window is None:
         return Fitted(ask=ask)
     cut = await _start_cut(ask, history, target, counter)
@@ -205,10 +211,12 @@ async def after_overflow(
     *,
     target: Target,
     counter: TokenCounter,
+    attempt: int = 0,
 ) -> Fitted | None:
     """What to try after the backend said that `fitted` does not fit; None when nothing more can go.
 
-    The numbers of the error are believed; where it has none, one step more is dropped.
+    The numbers of the error are believed; where it has none, or they did not do, ever larger steps are dropped, and in
+    the end whatever can go. `attempt`: how often something was tried after such an error before.
     """
     cut = await _start_cut(fitted.ask, history, target, counter)
     dropped = {item.id for item in fitted.dropped}
@@ -218,14 +226,20 @@ async def after_overflow(
         cut.learn(kept, told)
         counter.note(make_target_key(target.backend, target.model), list_prompt(fitted.ask), told)
     sent = cut.count(kept)
-    window = error.window_tokens or target.profile.window_tokens or sent
-    step = max(int(window * STEP_SHARE), 1)
-    room = min(_find_room(fitted.ask, window, exact=True), sent - 1 if told is not None else sent - step)
-    shorter = await _cut_until_it_fits(cut, room, step)
-    if len(shorter.dropped) <= len(fitted.dropped):
-        # What the error tells left the plan as it was: the next step goes, if there is one.
-        shorter = await _cut_until_it_fits(cut, sent - step, step)
-    return shorter if len(shorter.dropped) > len(fitted.dropped) else None
+    window = error.window_tokens or target.window_tokens
+    step = max(int((window or sent) * STEP_SHARE), 1)
+    less = sent - int(step * STEP_GROWTH**attempt)
+    room = less if window is None else _find_room(fitted.ask, window, exact=True)
+    if told is None or attempt:
+        room = min(room, less)
+    if attempt >= OVERFLOW_ATTEMPTS - 2:
+        room = 0
+    # Where that leaves the plan as it was, the next step goes, or all that can.
+    for each in (min(room, sent - 1), sent - step, 0):
+        shorter = await _cut_until_it_fits(cut, max(each, 0), step)
+        if len(shorter.dropped) > len(fitted.dropped):
+            return msgspec.structs.replace(shorter, refused_tokens=sent)
+    return None
 
 
 @dataclass(slots=True, kw_only=True)

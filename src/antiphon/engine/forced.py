@@ -4,7 +4,7 @@ Text is withheld until the call starts; a generation without the call is asked f
 fails. It knows backend events alone.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 
@@ -31,12 +31,20 @@ _ATTEMPTS = 2
 
 
 async def stream_forced(
-    backend: Backend, ask: Ask, warnings: list[tuple[str, str]], progress: Progress
+    backend: Backend,
+    ask: Ask,
+    warnings: list[tuple[str, str]],
+    progress: Progress,
+    *,
+    is_hidden: Callable[[str], bool] = lambda name: False,
 ) -> AsyncGenerator[list[BackendEvent], None]:
-    """Like `backend.stream`, but it ends with a call of the forced tool or with `Failed`."""
+    """Like `backend.stream`, but it ends with a call of the forced tool or with `Failed`.
+
+    `is_hidden`: whether a call by this name would be dropped, so that it is none.
+    """
     opened = False
     for attempt in range(_ATTEMPTS):
-        gate = _Gate(ask.forced_tool, frozenset(tool.name for tool in ask.tools))
+        gate = _Gate(ask.forced_tool, frozenset(tool.name for tool in ask.tools), is_hidden)
         stream = backend.stream(ask if attempt == 0 else _ask_again(backend, ask))
         try:
             async for batch in stream:
@@ -68,8 +76,11 @@ async def stream_forced(
 class _Gate:
     """Holds text back until a fitting call starts; closes when it is clear that none will come."""
 
-    def __init__(self, forced_tool: str | None, offered: frozenset[str]) -> None:
+    def __init__(
+        self, forced_tool: str | None, offered: frozenset[str], is_hidden: Callable[[str], bool]
+    ) -> None:
         self._forced_tool = forced_tool
+        self._is_hidden = is_hidden
         self._offered = offered
         self._held: list[BackendEvent] = []
         self._held_characters = 0
@@ -123,7 +134,12 @@ class _Gate:
             self.closed = self._held_characters > WITHHELD_CHARACTERS
 
     def _judge_call(self, event: CallDelta, passed: list[BackendEvent]) -> None:
-        if self._forced_tool is not None and fit_name(event.name, self._offered) != self._forced_tool:
+        name = fit_name(event.name, self._offered)
+        if self._forced_tool is None:
+            is_wrong = name not in self._offered and self._is_hidden(event.name)
+        else:
+            is_wrong = name != self._forced_tool
+        if is_wrong:
             self._wrong_name = event.name
             self.closed = True
             return

@@ -8,17 +8,27 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
 
 from antiphon.backends import Ask, Segment
-from antiphon.context import Profile, Toolbox, build_toolbox, flatten_name, load_tools, lower_call
+from antiphon.context import (
+    Profile,
+    Toolbox,
+    build_toolbox,
+    flatten_name,
+    load_stored_tools,
+    load_tools,
+    lower_call,
+)
 from antiphon.context.truncation import DroppedItem
 from antiphon.engine.catalog import Target
 from antiphon.engine.fitting import History, find_overflow, fit, refuse_overflow
 from antiphon.engine.hosted_tools import HostedTools
 from antiphon.engine.ids import make_node_id
+from antiphon.engine.outputs import is_told, list_answered, list_remembered, list_told
 from antiphon.engine.paths import Step as PathStep
 from antiphon.engine.paths import mend_path, read_path
 from antiphon.engine.references import resolve_references
@@ -32,33 +42,25 @@ from antiphon.engine.windows import Step, Window, extend, start_window
 from antiphon.protocol.errors import RequestError
 from antiphon.protocol.item_forms import derive_item_id
 from antiphon.protocol.items import (
+    AdditionalTools,
     Item,
+    McpApprovalResponse,
     McpListTools,
     Reasoning,
+    ToolSearchOutput,
     get_call_id,
     get_item_id,
     is_call,
     is_call_output,
 )
 from antiphon.protocol.requests import CreateRequest, Effort, check_not_empty
-from antiphon.protocol.tools import McpTool
+from antiphon.protocol.tools import McpTool, decode_tools
 from antiphon.sessions import CONTINUABLE
 from antiphon.sessions.pairing import check_pairing, list_approvals
 from antiphon.store import Record
 
 #: A long path is rebuilt in portions of this many nodes, so that other clients need not wait for all of it.
 NODES_AT_ONCE = 128
-#: Items of a path that later rounds need as items: they bring tools, or wait for an approval.
-REMEMBERED = frozenset(
-    {
-        "additional_tools",
-        "configuration_update",
-        "tool_search_output",
-        "mcp_list_tools",
-        "mcp_approval_request",
-        "mcp_approval_response",
-    }
-)
 
 
 LoadHistory: TypeAlias = Callable[[], Awaitable[History]]
@@ -123,13 +125,16 @@ async def gather(
     warnings: list[tuple[str, str]] = []
     await _accept_input(request, tenant, target, window, services, warnings)
     segment = transcribe_input(_list_sent(request.input, target, warnings), target, window)
+    if segment.refusal:
+        raise RequestError(segment.refusal, param="input", code="invalid_value")
     warnings += [("transcript", text) for text in dict.fromkeys((*window.notes, *segment.warnings))]
     toolbox = open_toolbox(request, target, window, services)
-    await services.grammars.check_tools(request.tools)
+    await _check_grammars(request, tenant, target, services)
     warnings += toolbox.warnings
     ask = make_ask(request, target, window, segment, toolbox, warnings)
-    hosted = open_hosted(request, target, toolbox, window, services)
+    hosted = open_hosted(request, tenant, target, toolbox, window, services)
     if hosted is not None:
+        hosted.check_approvals()
         ask = _offer_known(ask, toolbox, hosted)
     # A model remembers tools of servers that are not offered now, and no client could run a call of them.
     offered_names = {tool.name for tool in toolbox.offered}
@@ -157,6 +162,19 @@ async def gather(
     return plan
 
 
+async def _check_grammars(request: CreateRequest, tenant: str, target: Target, services: Services) -> None:
+    """Raise `RequestError` for the first grammar that is none, in the tools or in what items bring."""
+    grammars = services.grammars.of_tenant(tenant)
+    await grammars.check_tools(request.tools)
+    if target.backend.speaks_responses:
+        return
+    for position, item in enumerate(request.input):
+        if isinstance(item.value, AdditionalTools | ToolSearchOutput):
+            where = f"input[{position}].tools"
+            tools = decode_tools(msgspec.json.encode(item.value.tools), where)
+            await grammars.check_tools(tools, where)
+
+
 async def _accept_input(
     request: CreateRequest,
     tenant: str,
@@ -180,16 +198,17 @@ async def _accept_input(
     )
     request.input = await _resolve_input(request.input, tenant, target, services, warnings)
     if not target.backend.speaks_responses:
-        apply_updates(request, window.remembered)
+        warnings += apply_updates(request, window.remembered)
     refuse_images(request, target.profile, in_history=window.has_images)
 
 
 async def _fit_plan(plan: Plan, services: Services, *, may_be_too_long: bool) -> None:
     """With `truncation: auto`, a plan whose prompt fits; raises where a server would cut it without a word."""
     request, target = plan.request, plan.target
+    counter = services.counter.of_tenant(plan.tenant)
     if request.truncation != "auto":
         if target.profile.truncates_silently and not may_be_too_long:
-            await refuse_overflow(plan.ask, target=target, counter=services.counter)
+            await refuse_overflow(plan.ask, target=target, counter=counter)
         return
     node_id, origin, tenant = plan.node_id, plan.origin, plan.tenant
 
@@ -197,10 +216,10 @@ async def _fit_plan(plan: Plan, services: Services, *, may_be_too_long: bool) ->
         return await load_history(request, node_id, origin, tenant, target, services)
 
     plan.load_history = load
-    size = await find_overflow(plan.ask, target=target, counter=services.counter)
+    size = await find_overflow(plan.ask, target=target, counter=counter)
     if size is None:
         return
-    fitted = await fit(plan.ask, await load(), target=target, counter=services.counter, size=size)
+    fitted = await fit(plan.ask, await load(), target=target, counter=counter, size=size)
     plan.ask, plan.dropped = fitted.ask, fitted.dropped
     plan.warnings += [("transcript", note) for note in fitted.notes]
     if fitted.warning is not None:
@@ -215,7 +234,7 @@ async def load_history(
     items: list[tuple[str, Item]] = []
     for step in steps:
         resolved, _ = await resolve_stored(step, tenant, target, services)
-        items += resolved.list_named()
+        items += _list_named(resolved, target)
     return History(
         items=items,
         new_items=[
@@ -224,6 +243,16 @@ async def load_history(
         ],
         make_system=lambda lead: join_system(target, request.instructions, lead),
     )
+
+
+def _list_named(step: PathStep, target: Target) -> list[tuple[str, Item]]:
+    """The items of a node that the model is told, each with its id."""
+    made = zip(step.output_ids, step.output, strict=True)
+    relays = target.backend.speaks_responses
+    return [
+        *zip(step.input_ids, step.input, strict=True),
+        *(row for row in made if is_told(row[1], speaks_responses=relays)),
+    ]
 
 
 def join_system(target: Target, instructions: str | None, lead: str) -> str:
@@ -269,14 +298,16 @@ def open_toolbox(request: CreateRequest, target: Target, window: Window, service
         # The tools go upstream as they are; the model's calls come back as items.
         return Toolbox(offered=(), hidden=frozenset(), choice="auto", forced=None, hosted=(), warnings=[])
     declared = {tool.server_label for tool in request.tools if isinstance(tool, McpTool)}
+    stored, warnings = load_stored_tools(window.remembered)
     brought = [
         tool
-        for tool in (*load_tools(window.remembered, where="history"), *load_tools(request.input))
+        for tool in load_tools(request.input)
         # The request's own declaration counts: it alone may hold credentials.
         if not (isinstance(tool, McpTool) and tool.server_label in declared)
     ]
-    return build_toolbox(
+    toolbox = build_toolbox(
         [*request.tools, *brought],
+        stored=stored,
         choice=request.tool_choice,
         choice_given=request.tool_choice_given,
         model=request.model,
@@ -285,6 +316,8 @@ def open_toolbox(request: CreateRequest, target: Target, window: Window, service
         can_call_mcp=services.mcp is not None,
         declared=len(request.tools),
     )
+    toolbox.warnings[:0] = warnings
+    return toolbox
 
 
 def _name_listed(items: Iterable[Item]) -> frozenset[str]:
@@ -299,6 +332,7 @@ def _name_listed(items: Iterable[Item]) -> frozenset[str]:
 
 def open_hosted(
     request: CreateRequest,
+    tenant: str,
     target: Target,
     toolbox: Toolbox,
     window: Window,
@@ -314,7 +348,7 @@ def open_hosted(
         # Its tools are its own, and so are the calls that it asked to be approved.
         return None
     approved = any(item.type == "mcp_approval_response" for item in request.input)
-    if not toolbox.hosted and not approved:
+    if not toolbox.hosted and not approved and not window.waiting_approvals:
         return None
     return HostedTools(
         toolbox=toolbox,
@@ -323,6 +357,8 @@ def open_hosted(
         search=services.search,
         mcp=services.mcp,
         max_calls=request.max_tool_calls,
+        take_approval=partial(services.approvals.take, tenant),
+        waiting_approvals=window.waiting_approvals,
     )
 
 
@@ -470,8 +506,11 @@ def make_step(
     made_with: bytes = b"",
 ) -> Step:
     """What a round adds to its window: its new items, then what the model made of them."""
-    replayed = [item for item in output if not _is_unfinished_call(item)]
-    sent, unseen = leave_out_own(replayed) if target.backend.speaks_responses else (replayed, None)
+    relays = target.backend.speaks_responses
+    replayed, unheard = list_told(
+        [item for item in output if not _is_unfinished_call(item)], speaks_responses=relays
+    )
+    sent, unseen = leave_out_own(replayed) if relays else (replayed, None)
     answer = target.backend.transcribe(sent, target.profile, at_start=False)
     everything = [*items, *replayed]
     calls = {
@@ -482,7 +521,7 @@ def make_step(
         for item in everything
         if getattr(item.value, "is_async", None) and (call_id := get_call_id(item))
     )
-    answered = {get_call_id(item) for item in items if is_call_output(item)}
+    answered = {get_call_id(item) for item in list_answered(items, replayed)}
     open_calls = {
         call_id: name
         for call_id, name in {**window.open_calls, **calls}.items()
@@ -493,21 +532,36 @@ def make_step(
         pieces=tuple(piece for piece in (segment.body, answer.body) if piece),
         lead=segment.lead,
         calls=tuple(calls),
-        item_ids=tuple(item_id for item in items if (item_id := get_item_id(item))),
+        # The ids of our own form are known by the node.
+        item_ids=tuple(
+            item_id
+            for item in (*items, *output)
+            if (item_id := get_item_id(item)) and node_id.partition("_")[2] not in item_id
+        ),
         open_calls=open_calls,
         call_types=_list_call_types(window, everything, open_calls),
         has_images=any(has_image(item) for item in items),
-        remembered=tuple(item for item in everything if item.type in REMEMBERED),
+        remembered=list_remembered(items, replayed, node_id, speaks_responses=relays),
+        waiting_approvals=_list_waiting(node_id, window, items),
         async_calls=late,
         notes=(
             *segment.warnings,
             *answer.warnings,
             *_note_unfinished(output),
+            *unheard,
             *((unseen,) if unseen is not None else ()),
         ),
         prompt_tokens=prompt_tokens,
         prompt_made_with=made_with,
     )
+
+
+def _list_waiting(node_id: str, window: Window, items: Sequence[Item]) -> tuple[str, ...]:
+    """The approvals that wait for a response behind a node: those that items without one have brought."""
+    if not node_id.startswith("items_"):
+        return ()
+    added = [item.value.approval_request_id for item in items if isinstance(item.value, McpApprovalResponse)]
+    return (*window.waiting_approvals, *added)
 
 
 def _list_call_types(window: Window, items: Sequence[Item], open_calls: Mapping[str, str]) -> dict[str, str]:

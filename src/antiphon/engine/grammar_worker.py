@@ -22,6 +22,7 @@ REASON_CHARACTERS = 600
 #: What of a grammar may come from elsewhere: lark's own collections.
 _IMPORTS = ("common", "unicode", "python", "lark")
 _IMPORT = re.compile(r"^\s*%import\s+\(?\s*([\w.]+)", re.MULTILINE)
+_DECLARE = re.compile(r"^\s*%declare\b", re.MULTILINE)
 _LITERAL = re.compile(r'"(?:\\.|[^"\\\n])*"i?|/(?!/)(?:\\.|[^/\\\n])+/[imslux]*|//[^\n]*')
 _TERMINAL_LINE = re.compile(r"^\s*[_!?]*[A-Z][A-Z0-9_]*(?:\.-?\d+)?\s*:")
 _RULE_LINE = re.compile(r"^\s*[_!?]*[a-z][a-z0-9_]*(?:\{[^}]*\})?(?:\.-?\d+)?\s*:")
@@ -78,6 +79,10 @@ def check(told: dict[str, Any]) -> dict[str, str]:
     except (RecursionError, MemoryError):
         _parsers.clear()
         return {"unchecked": "it needs too much memory"}
+    except Exception as error:  # noqa: BLE001 - libraries fail in ways of their own; whoever asks wants an answer
+        _parsers.clear()
+        text = f"the checker failed at it ({type(error).__name__}: {error})"[:REASON_CHARACTERS]
+        return {"invalid" if told.get("text") is None else "unchecked": text}
 
 
 # Regular expressions.
@@ -119,10 +124,14 @@ def find_lark_fault(definition: str, text: str | None) -> dict[str, str]:
     for source in _IMPORT.findall(definition):
         if source.split(".")[0] not in _IMPORTS:
             return {"invalid": f"it imports {source[:80]}; only {', '.join(_IMPORTS)} can be imported"}
+    if _DECLARE.search(definition):
+        return {"invalid": "it has %declare, which names terminals that nothing defines; define them instead"}
     try:
         parsers = get_parsers(definition)
     except (lark.exceptions.LarkError, regex.error, re.error) as error:
-        return {"invalid": f"it is no Lark grammar: {error}"[:REASON_CHARACTERS]}
+        # Lark shows the place in lines of their own; an error of ours is one line.
+        told = " ".join(str(error).split())
+        return {"invalid": f"it is no Lark grammar: {told}"[:REASON_CHARACTERS]}
     if text is None:
         return {}
     fault = ""

@@ -1,10 +1,12 @@
 """Grammars of custom tools: definitions are checked when a request comes, inputs when a model wrote them.
 
-The work is done by a child process with a time limit, for a grammar may take for ever. It knows no requests
-and no model. Invariant: no answer takes longer than the limits below, whatever the grammar and the text are.
+The work is done by child processes with a time limit, for a grammar may take for ever. It knows no requests
+and no model. Invariants: no answer takes longer than the limits below, whatever the grammar and the text are; and
+tenants take turns, so that none waits for all that another one asks.
 """
 
 import asyncio
+import hashlib
 import logging
 import sys
 from collections import OrderedDict
@@ -15,7 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from antiphon.protocol.errors import RequestError
+from antiphon.engine.turns import Turns
+from antiphon.protocol.errors import OverloadedError, RequestError
 from antiphon.protocol.tools import CustomTool, GrammarFormat, NamespaceTool, Tool
 
 _log = logging.getLogger("antiphon.engine")
@@ -31,8 +34,12 @@ END_TIMEOUT_S: Final = 5.0
 #: The longest definition that is accepted, and the longest text that is checked.
 DEFINITION_CHARACTERS: Final = 100_000
 TEXT_CHARACTERS: Final = 200_000
-#: Definitions whose verdict is remembered: clients send the same ones with each request.
+#: Verdicts that are remembered, of less than a kilobyte each: clients send the same grammars with each request.
 VERDICTS_KEPT: Final = 1_000
+#: Child processes; one tenant has one at a time.
+WORKERS: Final = 2
+#: Checks of one tenant that wait.
+WAITING_LIMIT: Final = 16
 
 _WORKER: Final = Path(__file__).with_name("grammar_worker.py")
 
@@ -53,13 +60,17 @@ class _NotInTimeError(Exception):
 
 
 class GrammarChecker:
-    """One child process, started when it is first needed, and again whenever it had to be ended."""
+    """What one tenant asks of the child processes, which all tenants share (`of_tenant`)."""
 
-    def __init__(self, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
-        self._timeout_s = timeout_s
-        self._process: asyncio.subprocess.Process | None = None
-        self._turn = asyncio.Lock()
-        self._verdicts: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
+    def __init__(
+        self, *, timeout_s: float = CHECK_TIMEOUT_S, tenant: str = "", shop: "_Workshop | None" = None
+    ) -> None:
+        self._tenant = tenant
+        self._shop = shop or _Workshop(timeout_s)
+
+    def of_tenant(self, tenant: str) -> "GrammarChecker":
+        """The checker of one tenant."""
+        return GrammarChecker(tenant=tenant, shop=self._shop)
 
     async def check_tools(self, tools: Sequence[Tool], where: str = "tools") -> None:
         """Raise `RequestError` for the first custom tool whose grammar is none."""
@@ -87,14 +98,12 @@ class GrammarChecker:
         return Verdict(fault=answer.fault, unchecked=answer.unchecked or answer.invalid)
 
     async def close(self) -> None:
-        """End the child process."""
-        process, self._process = self._process, None
-        if process is not None:
-            await _end(process)
+        """End the child processes, those of all tenants."""
+        await self._shop.close()
 
     async def _judge(self, grammar: GrammarFormat) -> Verdict:
-        key = (grammar.syntax, grammar.definition)
-        verdict = self._verdicts.get(key)
+        key = _digest(self._tenant, grammar)
+        verdict = self._shop.get_verdict(key)
         if verdict is None:
             try:
                 verdict = await self._ask(grammar, None)
@@ -102,25 +111,85 @@ class GrammarChecker:
                 # Others may be to blame: the text is held against the grammar later, or said not to be.
                 _log.warning("a grammar was not checked: %s", reason)
                 return Verdict(unchecked=str(reason))
-            self._verdicts[key] = verdict
-        self._verdicts.move_to_end(key)
-        while len(self._verdicts) > VERDICTS_KEPT:
-            self._verdicts.popitem(last=False)
+            self._shop.keep_verdict(key, verdict)
         return verdict
 
     async def _ask(self, grammar: GrammarFormat, text: str | None) -> Verdict:
-        """One question to the child process, when its turn has come."""
+        """One question to a child process, when its turn has come."""
         try:
-            async with asyncio.timeout(QUEUE_TIMEOUT_S):
-                await self._turn.acquire()
+            return await self._shop.ask(self._tenant, grammar, text)
+        except OverloadedError:
+            if text is None:
+                raise OverloadedError(
+                    f"Over {WAITING_LIMIT} checks of grammars are waiting already; try again later, or send fewer "
+                    "new grammars at once."
+                ) from None
+            # A response that runs is not ended for it.
+            raise _NotInTimeError("too many checks were waiting already") from None
+
+
+class _Workshop:
+    """The child processes, the turns of tenants at them, and what they found of grammars."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._turns = Turns(WORKERS, waiting_per_tenant=WAITING_LIMIT)
+        self._workers = [_Worker(timeout_s) for _ in range(WORKERS)]
+        #: The one that was used last comes last, and is used first: mostly one process is enough.
+        self._idle = list(self._workers)
+        self._verdicts: OrderedDict[bytes, Verdict] = OrderedDict()
+
+    async def ask(self, tenant: str, grammar: GrammarFormat, text: str | None) -> Verdict:
+        """The answer of a child process; raises `OverloadedError` or `_NotInTimeError`."""
+        try:
+            async with self._turns.take(tenant, timeout_s=QUEUE_TIMEOUT_S):
+                worker = self._idle.pop()
+                try:
+                    return await worker.ask(grammar, text)
+                finally:
+                    self._idle.append(worker)
         except TimeoutError:
             raise _NotInTimeError("other grammars were being checked") from None
-        try:
-            return await self._ask_now(grammar, text)
-        finally:
-            self._turn.release()
 
-    async def _ask_now(self, grammar: GrammarFormat, text: str | None) -> Verdict:
+    def get_verdict(self, key: bytes) -> Verdict | None:
+        """What was found of a grammar before."""
+        if key in self._verdicts:
+            self._verdicts.move_to_end(key)
+        return self._verdicts.get(key)
+
+    def keep_verdict(self, key: bytes, verdict: Verdict) -> None:
+        """Remember it instead of the one that was not asked for for longest."""
+        self._verdicts[key] = verdict
+        while len(self._verdicts) > VERDICTS_KEPT:
+            self._verdicts.popitem(last=False)
+
+    async def close(self) -> None:
+        """End the child processes."""
+        for worker in self._workers:
+            await worker.close()
+
+
+def _digest(tenant: str, grammar: GrammarFormat) -> bytes:
+    """The name of a grammar: as short as a hash, and every tenant's own."""
+    parts = (tenant, grammar.syntax, grammar.definition)
+    return hashlib.sha256(msgspec.json.encode(parts)).digest()
+
+
+class _Worker:
+    """One child process, started when it is first needed, and again whenever it had to be ended."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            await _end(process)
+
+    async def ask(self, grammar: GrammarFormat, text: str | None) -> Verdict:
+        """One question; nobody else may ask meanwhile."""
         process = await self._get_process()
         question: dict[str, Any] = {
             "syntax": grammar.syntax,

@@ -6,7 +6,8 @@ fails the response; no call beyond `max_calls` is run; every item that is opened
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
@@ -18,7 +19,14 @@ from antiphon.context.tool_names import WEB_SEARCH_NAME, flatten_name
 from antiphon.context.toolbox import OfferedTool, Toolbox
 from antiphon.engine.citations import CitationFinder
 from antiphon.engine.hosted_functions import WebSearch, tell_mcp_tool, tell_web_search
-from antiphon.engine.mcp_rules import find_approvals, find_listing, is_allowed, needs_approval, to_plain
+from antiphon.engine.mcp_rules import (
+    Granted,
+    find_approvals,
+    find_listing,
+    is_allowed,
+    needs_approval,
+    to_plain,
+)
 from antiphon.engine.mcp_servers import MAX_SERVERS, DeclaredServer
 from antiphon.hosted import (
     HostedToolError,
@@ -30,14 +38,17 @@ from antiphon.hosted import (
     SearchProvider,
     SearchQuery,
 )
-from antiphon.protocol.errors import ProtocolError
+from antiphon.protocol.errors import ProtocolError, RequestError
 from antiphon.protocol.items import Item
+from antiphon.protocol.mcp_addresses import cut_query
 from antiphon.protocol.tools import (
     McpTool,
     Tool,
     WebSearchPreviewTool,
     WebSearchTool,
 )
+
+_log = logging.getLogger("antiphon.engine")
 
 Batches: TypeAlias = AsyncGenerator[list[BackendEvent], None]
 
@@ -62,9 +73,15 @@ class HostedTools:
         search: SearchProvider | None,
         mcp: McpConnector | None,
         max_calls: int | None,
+        take_approval: Callable[[str], bool],
+        waiting_approvals: Collection[str] = (),
     ) -> None:
+        """`take_approval`: uses the approval of a request, by its id; False where it was used before.
+
+        `waiting_approvals`: those on the path that nothing came of yet.
+        """
         self._path = [*remembered, *input_items]
-        self._approvals = find_approvals(remembered, input_items)
+        self._approvals = find_approvals(remembered, input_items, waiting_approvals)
         self._search = search
         self._search_tool = _find_search(toolbox.hosted) if search is not None else None
         declared = [tool for tool in toolbox.hosted if isinstance(tool, McpTool)] if mcp is not None else []
@@ -74,6 +91,8 @@ class HostedTools:
         #: Servers that have to be asked for their tools; None while that was not looked up.
         self._unlisted: list[DeclaredServer] | None = None
         self._left = max_calls
+        self._take_approval = take_approval
+        self._has_acted = False
         self._is_open = False
         self._must_stop = False
         self._next_index = 0
@@ -98,6 +117,24 @@ class HostedTools:
     def exhausted(self) -> bool:
         """Whether `max_tool_calls` is reached."""
         return self._left == 0
+
+    @property
+    def has_acted(self) -> bool:
+        """Whether a tool was called that may have changed something: nobody should ask for the same again."""
+        return self._has_acted
+
+    def check_approvals(self) -> None:
+        """Raise for a call that was approved and cannot be made, since its server is not declared."""
+        for granted in self._approvals.granted:
+            label = granted.server_label
+            if label not in self._servers:
+                raise RequestError(
+                    f"Missing tool: the approved call of '{granted.name}' goes to MCP server '{label}', which is not "
+                    f"among the tools that this request offers. Send its declaration again: {{'type': 'mcp', "
+                    f"'server_label': '{label}', 'server_url': ...}}, with a 'tool_choice' that allows it.",
+                    param="tools",
+                    code="missing_required_parameter",
+                )
 
     def owns(self, name: str) -> bool:
         """Whether a call of this flat name is run here."""
@@ -205,12 +242,21 @@ class HostedTools:
         except HostedToolError as error:
             hits = []
             fields = {"status": "failed", "error": error.message}
+            self._warn_of_search(query, error)
         self.citations.add(hits)
         action["sources"] = [{"type": "url", "url": hit.url} for hit in hits]
         yield [
             events.tell("completed"),
             events.close(**fields, action=action, results=msgspec.to_builtins(hits)),
         ]
+
+    def _warn_of_search(self, query: str, error: HostedToolError) -> None:
+        """Tell the client and, where it was no fault of the model's, whoever runs the server; never the query."""
+        text = f"A web search failed, and the model was told so: {error.message}"
+        if ("search_failed", text) not in self.warnings:
+            self.warnings.append(("search_failed", text))
+        if query:
+            _log.warning("a web search failed: %s", error.message)
 
     async def _find(self, query: str) -> list[SearchHit]:
         tool, search = self._search_tool, self._search
@@ -277,6 +323,10 @@ class HostedTools:
                 own_name=facts.name,
                 server_label=server.label,
             )
+        if server.faults:
+            told = "; ".join(f"{name}: {fault}" for name, fault in server.faults.items())
+            text = f"Tools of MCP server '{server.label}' cannot be offered: {told}."
+            self.warnings.append(("tools_left_out", text[:2_000]))
         if left_out:
             why = "their names are taken, or their parameters are no JSON schema of an object"
             text = f"Tools of MCP server '{server.label}' cannot be offered ({why}): {', '.join(left_out)}."
@@ -284,27 +334,36 @@ class HostedTools:
 
     async def _call_approved(self) -> Batches:
         for request_id in self._approvals.ignored:
-            text = f"The approval of {request_id} was ignored: it was answered before, or is not known."
-            self.warnings.append(("approval_ignored", text))
-        for request_id, request in self._approvals.granted:
+            self._ignore(request_id, "it was answered before, or is not known")
+        for granted in self._approvals.granted:
             if self.exhausted:
-                text = f"max_tool_calls is reached; the approved call of {request.name} was dropped."
+                text = f"max_tool_calls is reached; the approved call of {granted.name} was dropped."
                 self.warnings.append(("hosted_call_dropped", text))
                 continue
-            call = self._call(request.server_label, request.name, request.arguments, request_id)
+            call = self._call(granted.server_label, granted.name, granted.arguments, granted)
             async with aclosing(call) as batches:
                 async for batch in batches:
                     yield batch
+
+    def _ignore(self, request_id: str, reason: str) -> str:
+        """Say that an approval led to nothing, and give the reason for the model."""
+        text = f"The approval of {request_id} was ignored: {reason}."
+        self.warnings.append(("approval_ignored", text))
+        return f"This call was not made, for its approval was ignored: {reason}."
 
     async def _ask_approval(self, label: str, name: str, arguments: str) -> Batches:
         self._must_stop = True
         events = self._begin("mcp_approval_request")
         fields = {"server_label": label, "name": name, "arguments": arguments}
-        yield [events.open(**fields), events.close(**fields)]
+        # Stored, not shown: an approval is one for this server, whatever the label stands for later.
+        place = cut_query(self._servers[label].declared.server_url or "")
+        yield [events.open(**fields), events.close(**fields, server_url=place)]
 
-    async def _call(self, label: str, name: str, arguments: str, approval: str | None) -> Batches:
-        self._count()
+    async def _call(self, label: str, name: str, arguments: str, granted: Granted | None) -> Batches:
+        if granted is None:
+            self._count()
         events = self._begin("mcp_call")
+        approval = granted.request_id if granted is not None else None
         fields: dict[str, Any] = {"server_label": label, "name": name, "approval_request_id": approval}
         opening: list[BackendEvent] = [
             events.open(**fields, arguments="", status="in_progress", output=None, error=None),
@@ -313,16 +372,21 @@ class HostedTools:
         if arguments:
             opening.append(events.tell("arguments.delta", delta=arguments))
         yield [*opening, events.tell("arguments.done", arguments=arguments)]
-        output, error = await self._ask(label, name, arguments)
+        output, error = await self._ask(label, name, arguments, granted)
         fields |= {"arguments": arguments, "output": output, "error": error}
         status = "completed" if error is None else "failed"
         yield [events.tell(status), events.close(**fields, status=status)]
 
-    async def _ask(self, label: str, name: str, arguments: str) -> tuple[str | None, dict[str, Any] | None]:
+    async def _ask(
+        self, label: str, name: str, arguments: str, granted: Granted | None
+    ) -> tuple[str | None, dict[str, Any] | None]:
         """The output of a call, or its typed error."""
         server = self._servers.get(label)
         if server is None:
             return None, _protocol_error(f"MCP server '{label}' is not among the tools of this request.")
+        if granted is not None and not granted.is_for(server.declared.server_url or ""):
+            reason = f"it was given for another server_url than that of '{label}' now"
+            return None, _protocol_error(self._ignore(granted.request_id, reason))
         known = server.tools.get(name) or McpToolFacts(name, {})
         if (server.tools and name not in server.tools) or not is_allowed(
             known, server.declared.allowed_tools
@@ -335,6 +399,14 @@ class HostedTools:
         if not isinstance(given, dict):
             return None, _protocol_error("The arguments are no JSON object.")
         try:
+            await server.open()
+            # Nothing may come between this and the call: an approval is used once.
+            if granted is not None and not self._take_approval(granted.request_id):
+                reason = "it was used before, and a call is made once for each approval"
+                return None, _protocol_error(self._ignore(granted.request_id, reason))
+            if granted is not None:
+                self._count()
+            self._has_acted = True
             result = await server.call(name, given)
         except McpError as error:
             return None, {"type": error.kind, "code": error.error_code, "message": error.message}

@@ -21,6 +21,11 @@ def make_call_id() -> str:
     return "call_" + "".join(secrets.choice(_ALPHANUMERICS) for _ in range(24))
 
 
+def make_item_id(prefix: str) -> str:
+    """The id of an item that another server made and named badly: never of the form that tells node and place."""
+    return f"{prefix}_" + "".join(secrets.choice(_ALPHANUMERICS) for _ in range(32))
+
+
 def make_obfuscation() -> str:
     """Padding of a random length that hides how long a delta is."""
     return secrets.token_urlsafe(16)[: 4 + secrets.randbelow(13)]

@@ -4,7 +4,7 @@ It knows nodes and places of items alone. Invariant: an item has the same id in 
 shows is decoded, so that a page of a long path costs little more than one of a short path.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -12,6 +12,7 @@ from antiphon.engine.paths import Place, read_places
 from antiphon.engine.references import parse_derived_id
 from antiphon.protocol.errors import NotFoundError
 from antiphon.protocol.item_forms import normalise_item
+from antiphon.protocol.items import Item, get_call_id
 from antiphon.protocol.responses import ListPage
 from antiphon.protocol.showing import show_item
 from antiphon.sessions import Node
@@ -41,10 +42,10 @@ def list_items(
 ) -> ListPage:
     """One page of all items of a path; raises `NotFoundError` for a cursor that is not in the list."""
     nodes = path[::-1] if newest_first else path
-    start = 0
+    start: int | None = 0
     if after is not None:
-        start = _find_node(nodes, after)
-        if start == len(nodes):
+        start = _find_last_node(nodes, after)
+        if start is None:
             raise NotFoundError(f"No item found with id '{after}'", param="after")
     page: list[Place] = []
     # One more than is shown tells whether there is more.
@@ -76,25 +77,41 @@ def find_places(path: Sequence[Node], item_id: str) -> list[tuple[Node, Place]]:
     ]
 
 
-def _find_node(nodes: Sequence[Node], item_id: str) -> int:
-    """The first node that lists an item under this id; their number when there is none."""
+def find_halves(path: Sequence[Node], call_ids: Iterable[str]) -> list[Item]:
+    """The calls and outputs of a path that bear one of these call ids, root first."""
+    wanted = set(call_ids)
+    needles = [_Needle(call_id) for call_id in wanted]
+    return [
+        place.item
+        for node in path
+        if any(needle.may_be_in(node) for needle in needles)
+        for place in read_places(node)
+        if get_call_id(place.item) in wanted
+    ]
+
+
+def _find_last_node(nodes: Sequence[Node], item_id: str) -> int | None:
+    """The last node that lists an item under this id; None when there is none."""
     needle = _Needle(item_id)
-    for at, node in enumerate(nodes):
-        if needle.may_be_in(node) and any(place.id == item_id for place in read_places(node)):
+    for at in range(len(nodes) - 1, -1, -1):
+        if needle.may_be_in(nodes[at]) and any(place.id == item_id for place in read_places(nodes[at])):
             return at
-    return len(nodes)
+    return None
 
 
 def _walk_behind(nodes: Sequence[Node], after: str | None, *, newest_first: bool) -> Iterator[Place]:
-    """The places behind the first one of this id, which is in the first node; from the start without an id."""
-    passed = after is None
-    for node in nodes:
+    """The places behind the last one of this id, which is in the first node; from the start without an id.
+
+    Ids are unique along a path; were one not, whoever pages would come to the end all the same.
+    """
+    for at, node in enumerate(nodes):
         places = read_places(node)
-        for place in reversed(places) if newest_first else places:
-            if passed:
-                yield place
-            elif place.id == after:
-                passed = True
+        if newest_first:
+            places.reverse()
+        if at == 0 and after is not None:
+            last = max(position for position, place in enumerate(places) if place.id == after)
+            places = places[last + 1 :]
+        yield from places
 
 
 class _Needle:

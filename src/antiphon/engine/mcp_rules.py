@@ -4,7 +4,7 @@ Pure decisions over items and tool declarations. Invariant: a call goes without 
 so for that very tool.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -17,6 +17,7 @@ from antiphon.protocol.items import (
     McpCall,
     McpListTools,
 )
+from antiphon.protocol.mcp_addresses import name_place
 from antiphon.protocol.tools import McpApprovalRules, McpTool, McpToolFilter
 
 Allowed: TypeAlias = list[str] | McpToolFilter | None
@@ -31,20 +32,48 @@ class _Listing(msgspec.Struct):
 _decode_listing = msgspec.json.Decoder(_Listing).decode
 
 
+class _Asked(msgspec.Struct):
+    """The key of a stored request for approval that clients are not shown: which server it is about."""
+
+    server_url: Any = None
+
+
+_decode_asked = msgspec.json.Decoder(_Asked).decode
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """A call that was approved. `place` is the server that it was approved for, where the request tells."""
+
+    request_id: str
+    server_label: str
+    name: str
+    arguments: str
+    place: str | None
+
+    def is_for(self, url: str) -> bool:
+        """Whether the approval is one for the server behind this URL."""
+        return self.place is None or self.place == name_place(url)
+
+
 class Approvals(msgspec.Struct):
     """What a request approves: calls to make, and ids that lead to none."""
 
-    granted: list[tuple[str, McpApprovalRequest]]
+    granted: list[Granted]
     ignored: list[str]
 
 
 def is_allowed(tool: McpToolFacts, allowed: Allowed) -> bool:
     """Whether `allowed_tools` lets the model see this tool."""
+    return bool(keep_allowed([tool], allowed))
+
+
+def keep_allowed(tools: Sequence[McpToolFacts], allowed: Allowed) -> list[McpToolFacts]:
+    """The tools that `allowed_tools` lets the model see. Both lists may be long, so neither is walked for the other."""
     if allowed is None:
-        return True
-    if isinstance(allowed, list):
-        return tool.name in allowed
-    return _fits(tool, allowed)
+        return list(tools)
+    rule = allowed if isinstance(allowed, McpToolFilter) else McpToolFilter(tool_names=allowed)
+    names = None if rule.tool_names is None else frozenset(rule.tool_names)
+    return [tool for tool in tools if (names is None or tool.name in names) and _has_hint(tool, rule)]
 
 
 def needs_approval(tool: McpToolFacts, declared: McpTool) -> bool:
@@ -67,6 +96,10 @@ def _fits(tool: McpToolFacts, rule: McpToolFilter | None) -> bool:
         return False
     if rule.tool_names is not None and tool.name not in rule.tool_names:
         return False
+    return _has_hint(tool, rule)
+
+
+def _has_hint(tool: McpToolFacts, rule: McpToolFilter) -> bool:
     reads_only = (tool.annotations or {}).get("readOnlyHint") is True
     return rule.read_only is None or reads_only == rule.read_only
 
@@ -80,7 +113,7 @@ def find_listing(declared: McpTool, items: Iterable[Item]) -> list[McpToolFacts]
             continue
         tools = [_to_facts(tool) for tool in value.tools]
         holds = value.error is None and _covers(item.raw, tools, declared.allowed_tools)
-        found = [tool for tool in tools if is_allowed(tool, declared.allowed_tools)] if holds else None
+        found = keep_allowed(tools, declared.allowed_tools) if holds else None
     return found
 
 
@@ -105,18 +138,24 @@ def _to_facts(tool: Any) -> McpToolFacts:
     return McpToolFacts(tool.name, schema, tool.description, annotations)
 
 
-def find_approvals(remembered: Iterable[Item], input_items: Sequence[Item]) -> Approvals:
-    """What the request's approval responses lead to; a request that was answered before leads to nothing again."""
+def find_approvals(
+    remembered: Iterable[Item], input_items: Sequence[Item], waiting: Collection[str] = ()
+) -> Approvals:
+    """What the request's approval responses lead to; a request that was answered before leads to nothing again.
+
+    `waiting`: requests whose responses stand on the path, and nothing came of them yet.
+    """
     path = list(remembered)
     requests = _list_requests([*path, *input_items])
     answered = {
         item.value.approval_request_id
         for item in (*path, *(item for item in input_items if isinstance(item.value, McpCall)))
         if isinstance(item.value, McpApprovalResponse | McpCall) and item.value.approval_request_id
-    }
+    } - set(waiting)
     approvals = Approvals([], [])
     called = {item.value.approval_request_id for item in input_items if isinstance(item.value, McpCall)}
-    for item in input_items:
+    new = [item for item in path if _get_approved(item) in waiting] if waiting else []
+    for item in (*new, *input_items):
         value = item.value
         if not isinstance(value, McpApprovalResponse):
             continue
@@ -127,14 +166,21 @@ def find_approvals(remembered: Iterable[Item], input_items: Sequence[Item]) -> A
         if request_id in answered or request_id not in requests:
             approvals.ignored.append(request_id)
         elif value.approve:
-            approvals.granted.append((request_id, requests[request_id]))
+            approvals.granted.append(requests[request_id])
         answered.add(request_id)
     return approvals
 
 
-def _list_requests(items: Iterable[Item]) -> dict[str, McpApprovalRequest]:
-    return {
-        item.value.id: item.value
-        for item in items
-        if isinstance(item.value, McpApprovalRequest) and item.value.id is not None
-    }
+def _get_approved(item: Item) -> str | None:
+    return item.value.approval_request_id if isinstance(item.value, McpApprovalResponse) else None
+
+
+def _list_requests(items: Iterable[Item]) -> dict[str, Granted]:
+    requests: dict[str, Granted] = {}
+    for item in items:
+        value = item.value
+        if isinstance(value, McpApprovalRequest) and value.id is not None:
+            url = _decode_asked(item.raw).server_url
+            place = name_place(url) if isinstance(url, str) else None
+            requests[value.id] = Granted(value.id, value.server_label, value.name, value.arguments, place)
+    return requests

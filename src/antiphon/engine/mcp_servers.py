@@ -6,7 +6,7 @@ server's secrets go to the connector and nowhere else.
 
 from typing import Any
 
-from antiphon.engine.mcp_rules import is_allowed
+from antiphon.engine.mcp_rules import keep_allowed
 from antiphon.hosted import McpConnection, McpConnector, McpError, McpResult, McpServer, McpToolFacts
 from antiphon.protocol.tools import McpTool
 
@@ -20,6 +20,8 @@ class DeclaredServer:
     def __init__(self, declared: McpTool, connector: McpConnector) -> None:
         self.declared = declared
         self.label = declared.server_label
+        #: Why listed tools cannot be offered, by their names.
+        self.faults: dict[str, str] = {}
         #: The allowed tools by their own names, once they are known.
         self.tools: dict[str, McpToolFacts] = {}
         self._connector = connector
@@ -33,8 +35,14 @@ class DeclaredServer:
         """Ask for the tools, and keep those that are allowed; raises `McpError`."""
         connection = await self._connect()
         listed = await connection.list_tools()
-        self.learn([tool for tool in listed if is_allowed(tool, self.declared.allowed_tools)])
+        self.faults = {tool.name: tool.fault for tool in listed if tool.fault}
+        usable = [tool for tool in listed if not tool.fault]
+        self.learn(keep_allowed(usable, self.declared.allowed_tools))
         return list(self.tools.values())
+
+    async def open(self) -> None:
+        """Begin the session where there is none; raises `McpError`. Nothing was called then."""
+        await self._connect()
 
     async def call(self, name: str, arguments: dict[str, Any]) -> McpResult:
         """Call a tool; raises `McpError`. A session that broke is replaced at the next call, never within one."""

@@ -41,6 +41,15 @@ def fit_name(name: str, offered: Collection[str]) -> str:
     return _ILLEGAL.sub("_", name)[:NAME_CHARACTERS]
 
 
+def find_hidden(name: str, hidden: Collection[str], prefixes: tuple[str, ...]) -> str | None:
+    """The flat name that a called name means, where it is one of these or begins with one of the prefixes."""
+    flat = _ILLEGAL.sub("_", _SEPARATORS.sub(_FLAT_SEPARATOR, name))
+    for each in (name, flat, _SEPARATORS.split(name)[-1]):
+        if each in hidden:
+            return each
+    return flat if prefixes and flat.startswith(prefixes) else None
+
+
 def is_legal_call_id(call_id: str) -> bool:
     """Whether a client could send the id back."""
     return 0 < len(call_id) <= CALL_ID_CHARACTERS

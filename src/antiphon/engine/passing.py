@@ -6,7 +6,7 @@ Invariant: the item's stream follows the lifecycle table, and what is stored is 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ from antiphon.protocol.lifecycle import ITEM_DONE, TABLE
 
 #: Rewrites an item's bytes, its type given, into what the client gets of it.
 Show = Callable[[bytes, str], bytes]
+#: The ids that an item is handed out with, its type and members given: `id`, and `call_id` where it is another.
+NameItem = Callable[[str, Mapping[str, msgspec.Raw]], dict[str, str]]
 
 _encode = msgspec.json.Encoder().encode
 _decode_raws = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -83,17 +85,15 @@ class _Part:
 class PassingWriter(Writer):
     """One such item, from its opening to its end."""
 
-    def __init__(
-        self, sink: EventSink, index: int, item: bytes, *, show: Show, make_id: Callable[[str], str]
-    ) -> None:
+    def __init__(self, sink: EventSink, index: int, item: bytes, *, show: Show, name: NameItem) -> None:
         fields = _read_object(item)
         item_type = _decode(fields["type"]) if "type" in fields else "message"
         self.item_type = item_type if isinstance(item_type, str) else "message"
-        told_id = _decode(fields["id"]) if "id" in fields else None
-        has_id = isinstance(told_id, str) and bool(told_id)
-        super().__init__(sink, str(told_id) if has_id else make_id(self.item_type), index)
+        #: The ids that it bears from here on, whatever the sender calls it.
+        self._names = name(self.item_type, fields)
+        super().__init__(sink, self._names["id"], index)
         self._show = show
-        self._added = item if has_id else _put_id(fields, self._id)
+        self._added = _put_names(item, fields, self._names)
         self._parts: list[_Part] = []
         self._part_open = False
         self._texts: dict[str, list[str]] = {}
@@ -122,10 +122,8 @@ class PassingWriter(Writer):
     def finish(self, item: bytes) -> bytes:
         """The item is done; returns the bytes to store."""
         fields = _read_object(item)
-        if "id" not in fields or _decode(fields["id"]) != self._id:
-            item = _put_id(fields, self._id)
         self._final = fields
-        return self._end(item, broken=False)
+        return self._end(_put_names(item, fields, self._names), broken=False)
 
     def close(self, status: str) -> bytes:
         """The item broke off, whatever the status of the others: it keeps what has come of it."""
@@ -362,7 +360,20 @@ def _read_object(item: bytes) -> dict[str, msgspec.Raw]:
         raise BackendError("The model server sent an output item that is no JSON object.") from error
 
 
-def _put_id(fields: dict[str, msgspec.Raw], item_id: str) -> bytes:
-    """The item with this id, and all else as it came."""
-    rest = {name: value for name, value in fields.items() if name != "id"}
-    return _encode({"id": item_id, **rest})
+def name_own(make_id: Callable[[str], str]) -> NameItem:
+    """Names items that are made here: by `make_id`, its type given, unless it bears an id."""
+
+    def name(item_type: str, fields: Mapping[str, msgspec.Raw]) -> dict[str, str]:
+        told = _decode(fields["id"]) if "id" in fields else None
+        return {"id": told if isinstance(told, str) and told else make_id(item_type)}
+
+    return name
+
+
+def _put_names(item: bytes, fields: Mapping[str, msgspec.Raw], names: Mapping[str, str]) -> bytes:
+    """The item with these ids, and all else as it came; the same bytes where it bears them."""
+    if all(key in fields and _decode(fields[key]) == value for key, value in names.items()):
+        return item
+    return _encode(
+        {"id": names["id"], **{name: value for name, value in fields.items() if name != "id"}, **names}
+    )

@@ -3,7 +3,7 @@
 It knows nodes alone. Invariant: a position names the same item for good, whatever else was blanked.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -55,6 +55,16 @@ def count_positions(node: Node) -> int:
     return len(_decode_raws(node.input)) + len(_decode_raws(node.output))
 
 
+def has_gaps(path: Sequence[Node]) -> bool:
+    """Whether anything was deleted from a path that should begin at the root: items, or whole nodes."""
+    parents = [None, *(node.id for node in path[:-1])]
+    return any(
+        node.parent != parent
+        or any(bytes(raw) == _BLANK for raw in (*_decode_raws(node.input), *_decode_raws(node.output)))
+        for node, parent in zip(path, parents, strict=True)
+    )
+
+
 def list_living(array: bytes) -> list[msgspec.Raw]:
     """The items of a stored array that were not blanked, as they are."""
     raws = _decode_raws(array)
@@ -98,30 +108,25 @@ def read_step(node: Node) -> Step:
 
 
 def mend_path(steps: Sequence[Step]) -> tuple[list[Step], list[str]]:
-    """A path that things were deleted from, without the halves of pairs: (steps, what was left out, in words).
+    """A path that things were deleted from or added to, as it can be sent: (steps, what was left out, in words).
 
-    An output whose call is gone is left out, and so is a call whose output is gone: one that a later response
-    went on from.
+    Each call stands once, each output once behind its call. A call that a later response went on from without an
+    output is left out too.
     """
-    calls = {call_id for item in _walk(steps) if is_call(item) and (call_id := get_call_id(item))}
-    outputs = {call_id for item in _walk(steps) if is_call_output(item) and (call_id := get_call_id(item))}
-    last_response = max((at for at, step in enumerate(steps) if step.node.kind == "response"), default=-1)
-    notes: list[str] = []
-
-    def keep(item: Item, at: int) -> bool:
-        call_id = get_call_id(item)
-        if is_call_output(item) and call_id not in calls:
-            notes.append(f"The call {call_id} was deleted; its output is not shown to the model.")
-            return False
-        if is_call(item) and call_id not in outputs and at < last_response and not _may_stay_open(item):
-            notes.append(f"The output of call {call_id} was deleted; the call is not shown to the model.")
-            return False
-        return True
-
-    mended: list[Step] = []
+    mending = _Mending()
     for at, step in enumerate(steps):
-        given = [row for row in zip(step.input_ids, step.input, strict=True) if keep(row[1], at)]
-        made = [row for row in zip(step.output_ids, step.output, strict=True) if keep(row[1], at)]
+        for item in step.input:
+            mending.take(item, at, may_be_half=False)
+        for item in step.output:
+            mending.take(item, at, may_be_half=True)
+    left_out = mending.finish(
+        max((at for at, step in enumerate(steps) if step.node.kind == "response"), default=-1)
+    )
+    keeps = iter([order not in left_out for order in range(mending.count)])
+    mended: list[Step] = []
+    for step in steps:
+        given = [row for row in zip(step.input_ids, step.input, strict=True) if next(keeps)]
+        made = [row for row in zip(step.output_ids, step.output, strict=True) if next(keeps)]
         mended.append(
             Step(
                 step.node,
@@ -131,15 +136,60 @@ def mend_path(steps: Sequence[Step]) -> tuple[list[Step], list[str]]:
                 [item_id for item_id, _ in made],
             )
         )
-    return mended, notes
+    return mended, [left_out[order] for order in sorted(left_out)]
 
 
-def _walk(steps: Iterable[Step]) -> Iterable[Item]:
-    for step in steps:
-        yield from step.input
-        yield from step.output
+class _Mending:
+    """The calls and outputs of a path, walked from its root."""
 
+    def __init__(self) -> None:
+        self.count = 0
+        #: What is left out: its place in the walk, and why.
+        self._left_out: dict[int, str] = {}
+        #: Calls that must have an output and have none yet: their place in the walk, and their step's.
+        self._open: dict[str, tuple[int, int]] = {}
+        #: Calls, and whether they may be answered again.
+        self._calls: dict[str, bool] = {}
 
-def _may_stay_open(item: Item) -> bool:
-    """An async call may be answered late; one that was cut off is never answered."""
-    return bool(getattr(item.value, "is_async", None)) or getattr(item.value, "status", None) == "incomplete"
+    def take(self, item: Item, at: int, *, may_be_half: bool) -> None:
+        """One more item of the step `at`. A model's call that was cut off is half of one, and is never shown."""
+        call_id = get_call_id(item)
+        if is_call(item) and call_id:
+            if not (may_be_half and getattr(item.value, "status", None) == "incomplete"):
+                self._take_call(item, call_id, at)
+        elif is_call_output(item):
+            self._take_output(call_id)
+        self.count += 1
+
+    def _take_call(self, item: Item, call_id: str, at: int) -> None:
+        if call_id in self._calls:
+            self._leave_out(f"The call {call_id} stands twice; the second one is not shown to the model.")
+            return
+        may_wait = bool(getattr(item.value, "is_async", None))
+        self._calls[call_id] = may_wait
+        if not may_wait:
+            self._open[call_id] = (self.count, at)
+
+    def _take_output(self, call_id: str | None) -> None:
+        if call_id is None or call_id not in self._calls:
+            self._leave_out(
+                f"No call {call_id} stands before its output (it was deleted, or never added); the output is not "
+                "shown to the model."
+            )
+        elif call_id in self._open:
+            del self._open[call_id]
+        elif not self._calls[call_id]:
+            self._leave_out(f"The call {call_id} has two outputs; the second one is not shown to the model.")
+
+    def _leave_out(self, why: str) -> None:
+        self._left_out[self.count] = why
+
+    def finish(self, last_response: int) -> dict[int, str]:
+        """What is left out of the whole walk; `last_response`: the last step that went on from the ones before."""
+        for call_id, (order, at) in self._open.items():
+            if at < last_response:
+                self._left_out[order] = (
+                    f"The call {call_id} has no output (it was deleted, or never added); the call is not shown to "
+                    "the model."
+                )
+        return self._left_out

@@ -30,6 +30,14 @@ class Progress(Protocol):
         """
         ...
 
+    def begin_answer(self) -> None:
+        """The model is asked for the first time: what came before, of tools run here, is no answer of its own."""
+        ...
+
+    def note_drop(self, warning: tuple[str, str]) -> None:
+        """A call of the running generation comes to nothing, which this warning says."""
+        ...
+
     def note_cut(self) -> None:
         """A call was cut off and is not shown: what ends now is incomplete, however little there is of it."""
         ...

@@ -54,7 +54,7 @@ async def report_window(record: Record, tenant: str, services: Services) -> Wind
         window = await find_window(origin, tenant, target, services)
     step, _ = await resolve_stored(read_step(record), tenant, target, services)
     request = _restore_request(record, step)
-    ask = _render(request, _find_early(step.output), target, window, services)
+    ask = _render(request, tenant, _find_early(step.output), target, window, services)
     if outcome.dropped:
         history = await load_history(request, record.id, origin, tenant, target, services)
         ids = frozenset(item_id for item_id, _, _ in outcome.dropped)
@@ -69,7 +69,7 @@ async def report_window(record: Record, tenant: str, services: Services) -> Wind
         await _load_path(record, origin, tenant, services),
         ask=ask,
         target=target,
-        counter=services.counter,
+        counter=services.counter.of_tenant(tenant),
         make_system=lambda lead: join_system(target, request.instructions, lead),
         resolve=resolve,
     )
@@ -109,12 +109,17 @@ def _find_early(output: Sequence[Item]) -> list[Item]:
 
 
 def _render(
-    request: CreateRequest, early: Sequence[Item], target: Target, window: Window, services: Services
+    request: CreateRequest,
+    tenant: str,
+    early: Sequence[Item],
+    target: Target,
+    window: Window,
+    services: Services,
 ) -> Ask:
     segment = transcribe_input(request.input, target, window)
     toolbox = open_toolbox(request, target, window, services)
     ask = make_ask(request, target, window, segment, toolbox, [])
-    hosted = open_hosted(request, target, toolbox, window, services, listed=early)
+    hosted = open_hosted(request, tenant, target, toolbox, window, services, listed=early)
     if hosted is None:
         return ask
     hosted.offer_known()

@@ -12,12 +12,13 @@ from contextlib import aclosing
 
 import msgspec
 
-from antiphon.backends import Ask, BackendEvent
+from antiphon.backends import Ask, BackendEvent, Failed, Opened
 from antiphon.context import SealError
 from antiphon.engine.assembler import Assembler, Outcome
 from antiphon.engine.conversations import Hold, make_unknown_conversation
 from antiphon.engine.counting import make_target_key
-from antiphon.engine.fitting import HISTORY_TRUNCATED, Fitted, after_overflow
+from antiphon.engine.fitting import HISTORY_TRUNCATED, OVERFLOW_ATTEMPTS, Fitted, after_overflow
+from antiphon.engine.foreign_ids import ForeignIds
 from antiphon.engine.gather import LoadHistory, Plan, make_step, make_unknown_parent
 from antiphon.engine.sealing import seal_reasoning
 from antiphon.engine.services import Services
@@ -37,8 +38,8 @@ from antiphon.store import MovedTipError, Record, UnknownParentError
 _log = logging.getLogger("antiphon.engine")
 _encode = msgspec.json.Encoder().encode
 
-#: How often a prompt is sent that may be shortened, the first time included.
-OVERFLOW_ATTEMPTS = 3
+#: Events of one batch that are worked off without giving others a turn.
+EVENTS_AT_ONCE = 500
 #: A request to the model server that is being opened is given this long to be given up.
 STOP_TIMEOUT_S = 5
 
@@ -74,10 +75,12 @@ class Round:
             is_taken=_make_is_taken(plan),
             single_call=request.parallel_tool_calls is False,
             hidden_tools=plan.toolbox.hidden,
+            hidden_prefixes=plan.toolbox.hidden_prefixes,
             offered={tool.name: tool for tool in plan.toolbox.offered},
             show=_make_show(request),
             seal=_make_seal(plan, services),
             cite=plan.hosted.citations.find if plan.hosted is not None else None,
+            foreign_ids=_make_foreign_ids(plan) if plan.target.backend.speaks_responses else None,
         )
         self._batches = self._open_stream()
         self._first: asyncio.Task[list[BackendEvent]] | None = None
@@ -113,17 +116,66 @@ class Round:
         return self._recorded
 
     async def collect(self) -> Response:
-        """The whole response at once; raises what made it fail."""
+        """The whole response at once; raises what made it fail.
+
+        Where a tool was called that may have changed something, a failure is a response too: whoever is answered
+        with an error asks again, and the tool would be called again.
+        """
         try:
-            async for batch in self._batches:
-                self._assembler.feed(batch)
-            await self._batches.aclose()
+            await self._read_all()
             outcome = self._get_outcome()
-            if outcome.error is not None:
+            if outcome.error is not None and not self._has_acted():
                 raise outcome.error
-            return await self._record(outcome)
+            return await self._record_whole(outcome)
         finally:
             await self.close()
+
+    async def stop(self, error: AntiphonError) -> Response | None:
+        """The server must stop while a response is collected: what the client is answered for the same reason.
+
+        None where no tool was called: then the round is abandoned, and the client may well ask again.
+        """
+        if not self._has_acted():
+            await self.abandon()
+            return None
+        try:
+            await self._stop_upstream()
+            self._assembler.fail(error)
+            return await self._record_whole(self._get_outcome())
+        finally:
+            await self.close()
+
+    async def _record_whole(self, outcome: Outcome) -> Response:
+        try:
+            return await self._record(outcome)
+        except AntiphonError as error:
+            if not self._has_acted():
+                raise
+            failed = Outcome(status="failed", error=error)
+            return self._build("failed", self._store_outcome(failed))
+
+    async def _read_all(self) -> None:
+        try:
+            async for batch in self._batches:
+                async for portion in _in_portions(batch):
+                    self._assembler.feed(portion)
+            await self._batches.aclose()
+        except AntiphonError as error:
+            if not self._has_acted():
+                raise
+            self._assembler.fail(error)
+        except Exception:
+            if not self._has_acted():
+                raise
+            _log.exception("response %s failed by a fault of our own", self.id)
+            self._assembler.fail(ProtocolError())
+
+    def _has_acted(self) -> bool:
+        """Whether an MCP tool was called for this response, here or by a server that speaks Responses."""
+        hosted = self._plan.hosted
+        if hosted is not None:
+            return hosted.has_acted
+        return any(decode_stored_item(raw).type == "mcp_call" for raw in self._assembler.output)
 
     async def close(self) -> None:
         """Let go of everything that the round held; a second call does nothing."""
@@ -167,12 +219,12 @@ class Round:
             if self._first is not None:
                 await self._first
             async for batch in self._batches:
-                self._assembler.feed(batch)
+                async for portion in _in_portions(batch):
+                    self._assembler.feed(portion)
+                    if self._assembler.outcome is None and (ready := self._sink.take()):
+                        yield ready
                 if self._assembler.outcome is not None:
                     break
-                ready = self._sink.take()
-                if ready:
-                    yield ready
         except AntiphonError as error:
             self._assembler.fail(error)
         except Exception:  # noqa: BLE001 - the request is one of the three places that catch broadly
@@ -294,36 +346,51 @@ class Round:
             hosted=plan.hosted,
             assembler=self._assembler,
             warnings=plan.warnings,
-            grammars=self._services.grammars,
+            grammars=self._services.grammars.of_tenant(plan.tenant),
         )
 
     async def _stream_fitting(self, load: LoadHistory) -> AsyncGenerator[list[BackendEvent], None]:
         """With `truncation: auto`, a prompt that the server refuses for its length is sent again, shorter."""
-        plan = self._plan
         for attempt in range(OVERFLOW_ATTEMPTS):
-            opened = False
+            shown = False
             try:
-                async with aclosing(self._stream(plan.ask)) as batches:
+                async with aclosing(self._stream(self._plan.ask)) as batches:
                     async for batch in batches:
-                        opened = True
+                        if not shown:
+                            _raise_overflow(batch)
+                        shown = shown or any(type(event) is not Opened for event in batch)
                         yield batch
-            except ContextOverflowError as error:
-                fitted = Fitted(ask=plan.ask, dropped=plan.dropped)
-                shorter = (
-                    await after_overflow(
-                        error, fitted, await load(), target=plan.target, counter=self._services.counter
-                    )
-                    if not opened and attempt < OVERFLOW_ATTEMPTS - 1
-                    else None
-                )
-                if shorter is None:
-                    raise
-                plan.ask, plan.dropped = shorter.ask, shorter.dropped
-                plan.warnings = [each for each in plan.warnings if each[0] != HISTORY_TRUNCATED]
-                if shorter.warning is not None:
-                    plan.warnings.append(shorter.warning)
-            else:
                 return
+            except ContextOverflowError as error:
+                if shown or not await self._shorten(error, load, attempt):
+                    raise
+
+    async def _shorten(self, error: ContextOverflowError, load: LoadHistory, attempt: int) -> bool:
+        """Leave more out of the plan after a refusal; whether there was anything."""
+        plan, services = self._plan, self._services
+        if error.window_tokens is not None:
+            services.catalog.learn_window(plan.target, error.window_tokens)
+        if attempt == OVERFLOW_ATTEMPTS - 1:
+            return False
+        shorter = await after_overflow(
+            error,
+            Fitted(ask=plan.ask, dropped=plan.dropped),
+            await load(),
+            target=plan.target,
+            counter=services.counter.of_tenant(plan.tenant),
+            attempt=attempt,
+        )
+        if shorter is None:
+            return False
+        plan.ask, plan.dropped = shorter.ask, shorter.dropped
+        plan.warnings[:] = [each for each in plan.warnings if each[0] != HISTORY_TRUNCATED]
+        if shorter.warning is not None:
+            plan.warnings.append(shorter.warning)
+        if error.window_tokens is None:
+            # What was refused may have been the output that was allowed with it.
+            allowed = plan.ask.max_output_tokens or plan.request.max_output_tokens or 0
+            services.catalog.learn_limit(plan.target, shorter.refused_tokens + allowed)
+        return True
 
     async def _read_first(self) -> list[BackendEvent]:
         try:
@@ -383,10 +450,12 @@ class Round:
             self._recorded = True
             if outcome.status in CONTINUABLE:
                 self._try_keep_window(outcome)
+        if outcome.first_prompt_tokens is not None:
+            self._services.catalog.note_prompt(self._plan.target, outcome.first_prompt_tokens)
         if outcome.first_prompt_tokens is not None and self._plan.counts_all:
             plan = self._plan
             key = make_target_key(plan.target.backend, plan.target.model)
-            self._services.counter.note_ask(key, plan.ask, outcome.first_prompt_tokens)
+            self._services.counter.of_tenant(plan.tenant).note_ask(key, plan.ask, outcome.first_prompt_tokens)
         return self._build(outcome.status, stored, completed_at=record.completed_at)
 
     def _get_conversation(self, outcome: Outcome) -> str | None:
@@ -514,6 +583,24 @@ class Round:
         )
 
 
+async def _in_portions(batch: list[BackendEvent]) -> AsyncGenerator[list[BackendEvent], None]:
+    """A batch bit by bit, so that other clients need not wait for all of a very long one."""
+    if len(batch) <= EVENTS_AT_ONCE:
+        yield batch
+        return
+    for start in range(0, len(batch), EVENTS_AT_ONCE):
+        yield batch[start : start + EVENTS_AT_ONCE]
+        await asyncio.sleep(0)
+
+
+def _raise_overflow(batch: list[BackendEvent]) -> None:
+    """Raise the overflow that a server told in its stream before anything else."""
+    *before, last = batch
+    error = last.error if type(last) is Failed else None
+    if isinstance(error, ContextOverflowError) and all(type(event) is Opened for event in before):
+        raise error
+
+
 def _list_prompts(outcome: Outcome) -> tuple[int | None, int | None] | None:
     """The counts of the first prompt and of the last; None where usage is that of one prompt."""
     counts = (outcome.first_prompt_tokens, outcome.last_prompt_tokens)
@@ -526,6 +613,16 @@ def _make_is_taken(plan: Plan) -> Callable[[str], bool]:
     calls = {call_id for item in plan.request.input if (call_id := get_call_id(item))}
     window = plan.window
     return lambda call_id: call_id in calls or window.has_call(call_id)
+
+
+def _make_foreign_ids(plan: Plan) -> ForeignIds:
+    """How the items of another server are named on this path."""
+    ids = {item_id for item in plan.request.input if (item_id := get_item_id(item))}
+    window = plan.window
+    return ForeignIds(
+        is_item_taken=lambda item_id: item_id in ids or window.has_item(item_id),
+        is_call_taken=_make_is_taken(plan),
+    )
 
 
 def _make_show(request: CreateRequest) -> Callable[[bytes, str], bytes]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from antiphon.context import SealKeys
+from antiphon.engine.approvals import UsedApprovals
 from antiphon.engine.catalog import Catalog
 from antiphon.engine.contents import ContentReader
 from antiphon.engine.counting import TokenCounter
@@ -28,6 +29,7 @@ class Services:
     #: Unless they are given, seals open in this process alone.
     seal_keys: SealKeys = field(default_factory=make_temporary_keys)
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
+    approvals: UsedApprovals = field(default_factory=UsedApprovals)
     search: SearchProvider | None = None
     mcp: McpConnector | None = None
     fetcher: Fetcher | None = None

@@ -27,7 +27,7 @@ from antiphon.engine.client_calls import BUFFERED_KINDS, find_fault
 from antiphon.engine.custom_input import decode_input
 from antiphon.engine.forced import stream_forced
 from antiphon.engine.grammars import GrammarChecker
-from antiphon.engine.names import fit_name
+from antiphon.engine.names import find_hidden, fit_name
 from antiphon.engine.progress import Progress
 from antiphon.hosted import HostedToolError
 from antiphon.protocol.errors import AntiphonError
@@ -97,15 +97,19 @@ def stream_steps(
     then this is the backend's own stream.
     """
     if hosted is None and not any(map(_needs_steps, toolbox.offered)):
-        return _open_generation(backend, ask, warnings, assembler)
+        return _open_generation(backend, ask, warnings, assembler, toolbox)
     return _Steps(backend, ask, toolbox, hosted, assembler, warnings, grammars).run()
 
 
 def _open_generation(
-    backend: Backend, ask: Ask, warnings: list[tuple[str, str]], assembler: Progress
+    backend: Backend, ask: Ask, warnings: list[tuple[str, str]], assembler: Progress, toolbox: Toolbox
 ) -> Batches:
     if ask.tool_choice == "required":
-        return stream_forced(backend, ask, warnings, assembler)
+
+        def is_hidden(name: str) -> bool:
+            return find_hidden(name, toolbox.hidden, toolbox.hidden_prefixes) is not None
+
+        return stream_forced(backend, ask, warnings, assembler, is_hidden=is_hidden)
     return backend.stream(ask)
 
 
@@ -140,12 +144,14 @@ def _needs_check(tool: OfferedTool) -> bool:
 class _Call:
     """A call of the running generation."""
 
-    __slots__ = ("held", "id", "index", "name", "pieces")
+    __slots__ = ("held", "id", "index", "name", "pieces", "told_name")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.id = ""
         self.name = ""
+        #: The name as the model told it.
+        self.told_name = ""
         self.pieces: list[str] = []
         self.held = True
 
@@ -199,6 +205,7 @@ class _Generation:
         call.pieces.append(event.arguments)
         if call.name or not event.name:
             return
+        call.told_name = event.name
         call.name = fit_name(event.name, self._offered)
         if not self._is_withheld(call.name):
             call.held = False
@@ -290,6 +297,7 @@ class _Steps:
                     yield [Opened()]
                 yield batch
         self._take_warnings()
+        self._assembler.begin_answer()
         if self._assembler.output:
             # Calls that were approved were made: the model is told what they gave.
             self._ask = msgspec.structs.replace(
@@ -303,7 +311,7 @@ class _Steps:
         self._ask = offer_hosted(self._ask, self._toolbox, found)
 
     async def _generate(self, generation: _Generation) -> Batches:
-        stream = _open_generation(self._backend, self._ask, self._warnings, self._assembler)
+        stream = _open_generation(self._backend, self._ask, self._warnings, self._assembler, self._toolbox)
         async with aclosing(stream):
             async for batch in stream:
                 passed = generation.sort(batch, opened=self._opened)
@@ -343,10 +351,13 @@ class _Steps:
                 async for batch in batches:
                     yield batch
         self._take_warnings()
-        if self._goes_on([*passed, *checked], finished, ran=ran):
+        # Of a call whose arguments make none the client is told nothing but the warning.
+        lost = [call for call, tool, _ in faults if tool.grammar is None]
+        told = [call for call in (*passed, *checked) if call not in lost]
+        if self._goes_on(told, finished, ran=ran):
             return
         self._over = True
-        cut = ran and self._is_spent() and not (self._is_stopped() or passed or checked)
+        cut = ran and self._is_spent() and not (self._is_stopped() or told)
         yield [Finished("length", finished.usage) if cut else finished]
 
     async def _check(self, calls: list[_Call]) -> list[tuple[_Call, OfferedTool, str]]:
@@ -436,7 +447,7 @@ class _Steps:
             self._hosted.warnings.clear()
 
     def _drop(self, call: _Call, reason: str) -> None:
-        self._warnings.append(("hosted_call_dropped", f"A call of {call.name} was not run: {reason}."))
+        self._assembler.note_drop(("hosted_call_dropped", f"A call of {call.name} was not run: {reason}."))
 
     def _is_spent(self) -> bool:
         return self._left is not None and self._left <= 0
@@ -446,7 +457,7 @@ class _Steps:
 
     def _goes_on(self, calls: list[_Call], finished: Finished, *, ran: bool) -> bool:
         """Whether the model is asked once more in this response; then everything is laid out for it."""
-        calls = [call for call in calls if call.name and call.name not in self._toolbox.hidden]
+        calls = [call for call in calls if call.name and not self._is_hidden(call)]
         waits = any(not self._is_async(call.name) for call in calls)
         if waits or self._is_stopped() or self._is_spent() or not (ran or calls):
             return False
@@ -465,6 +476,11 @@ class _Steps:
         self._assembler.end_step(finished.usage, answered=not ran or self._without_hosted)
         self._lay_out()
         return True
+
+    def _is_hidden(self, call: _Call) -> bool:
+        if call.name in self._offered:
+            return call.name in self._toolbox.hidden
+        return find_hidden(call.told_name, self._toolbox.hidden, self._toolbox.hidden_prefixes) is not None
 
     def _is_async(self, name: str) -> bool:
         tool = self._offered.get(name)

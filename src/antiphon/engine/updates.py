@@ -19,16 +19,29 @@ _encode = msgspec.json.Encoder().encode
 _CHANGED = {"reasoning": ("effort",), "text": ("format",)}
 
 
-def apply_updates(request: CreateRequest, path: Iterable[Item]) -> None:
-    """Fill in what the request leaves out and an update on its path, or in its input, says."""
+def apply_updates(request: CreateRequest, path: Iterable[Item]) -> list[tuple[str, str]]:
+    """Fill in what the request leaves out and an update on its path, or in its input, says.
+
+    Raises `RequestError` for an update of the input that is wrong; one of the path, which another server took, is
+    left out with a warning.
+    """
     says_effort = request.reasoning is not None and request.reasoning.effort is not None
     says_format = request.text.format.type != "text"
     sent = [item for item in request.input if isinstance(item.value, ConfigurationUpdate)]
     if sent:
         _check_input(request.input)
-    for item in (*path, *sent):
+    warnings: dict[tuple[str, str], None] = {}
+    for item in path:
+        if isinstance(item.value, ConfigurationUpdate):
+            try:
+                _fill(request, item.value, fills_effort=not says_effort, fills_format=not says_format)
+            except RequestError as error:
+                text = f"An earlier configuration_update cannot be carried out and has no effect: {error.message}"
+                warnings[("transcript", text)] = None
+    for item in sent:
         if isinstance(item.value, ConfigurationUpdate):
             _fill(request, item.value, fills_effort=not says_effort, fills_format=not says_format)
+    return list(warnings)
 
 
 def _check_input(items: Sequence[Item]) -> None:
@@ -52,10 +65,9 @@ def _check_input(items: Sequence[Item]) -> None:
 def _fill(
     request: CreateRequest, update: ConfigurationUpdate, *, fills_effort: bool, fills_format: bool
 ) -> None:
-    effort = _read_effort(update, "input")
+    effort, chosen = _read_effort(update, "input"), _read_format(update)
     if effort is not None and fills_effort:
         request.reasoning = msgspec.structs.replace(request.reasoning or ReasoningConfig(), effort=effort)
-    chosen = _read_format(update)
     if chosen is not None and fills_format:
         request.text = msgspec.structs.replace(request.text, format=chosen)
 

@@ -36,7 +36,8 @@ from antiphon.engine.counting import (
     make_target_key,
 )
 from antiphon.engine.fitting import transcribe_alone
-from antiphon.engine.paths import read_places
+from antiphon.engine.outputs import is_told
+from antiphon.engine.paths import has_gaps, read_places
 from antiphon.engine.settings import StoredOutcome, decode_outcome, decode_settings
 from antiphon.protocol.items import Item
 from antiphon.sessions import Node
@@ -49,6 +50,10 @@ PROMPT_COUNTED_BYTES: Final = 256 << 10
 ITEM_COUNTS_TIMEOUT_S: Final = 15.0
 #: Items are read in portions of this many, so that other clients need not wait for all of them.
 ITEMS_AT_ONCE: Final = 128
+_PATH_CHANGED: Final = (
+    "Items of this path were deleted. What was deleted after this response was made is missing in this report, so "
+    "that `counted` is of another prompt than `reported`."
+)
 _NO_REASONS: Final[Mapping[str, Reason]] = {}
 
 Resolve = Callable[[Sequence[Item]], Awaitable[Sequence[Item]]]
@@ -74,21 +79,28 @@ async def build_window_report(
     outcome = decode_outcome(record.outcome)
     dropped = frozenset(item_id for item_id, _, _ in outcome.dropped)
     rows, sources = await _list_items(path, dropped, reasons, target, resolve)
+    told = {item_id: tokens for item_id, _, tokens in outcome.dropped}
+    for row in rows:
+        row.tokens = told.get(row.id, 0)
     count = await count_input(ask, target.backend, counter, make_target_key(target.backend, target.model))
     parts = _list_parts(record, target, ask)
     counted_by = await _fill_tokens(
         rows, sources, parts, ask, _Counting(target, counter, make_system, record, outcome, count)
     )
+    reported = _get_reported(outcome)
+    warnings = [*outcome.warnings]
+    if not (count.exact and reported == count.tokens) and has_gaps(path):
+        warnings.append(("path_changed", _PATH_CHANGED))
     return WindowReport(
         response_id=record.id,
         model=decode_settings(record.settings).model,
         window_tokens=target.profile.window_tokens,
-        input_tokens=WindowTokens(reported=_get_reported(outcome), counted=count.tokens, exact=count.exact),
+        input_tokens=WindowTokens(reported=reported, counted=count.tokens, exact=count.exact),
         counted_by=counted_by,
         parts=parts,
         items=rows,
         dropped=[DroppedItem(*each) for each in outcome.dropped],
-        warnings=[WindowWarning(code, message) for code, message in outcome.warnings],
+        warnings=[WindowWarning(code, message) for code, message in warnings],
         system=ask.system,
         messages=msgspec.Raw(b"[" + b",".join(piece for piece in ask.transcript if piece) + b"]"),
     )
@@ -149,8 +161,9 @@ async def _list_items(
     for position, ((node_id, place), item) in enumerate(zip(places, items, strict=True)):
         if position % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
             await asyncio.sleep(0)
+        told = not place.is_output or is_told(item, speaks_responses=target.backend.speaks_responses)
         reason = reasons.get(place.id) or find_reason(
-            item, dropped=place.id in dropped, transcribed=bool(transcribe_alone(item, target))
+            item, dropped=place.id in dropped, transcribed=told and bool(transcribe_alone(item, target))
         )
         rows.append(describe_item(item, place.id, node_id, reason))
         if reason is None:

@@ -50,6 +50,8 @@ class Window:
     open_calls: Mapping[str, str] = field(default_factory=dict)
     #: The item types of those that are no function calls.
     call_types: Mapping[str, str] = field(default_factory=dict)
+    #: The requests whose approvals were added without a response, which therefore nothing came of yet.
+    waiting_approvals: tuple[str, ...] = ()
     #: The backend's count of the last prompt, and what it was made with, to notice a truncation upstream.
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
@@ -106,6 +108,7 @@ class Step:
     has_images: bool = False
     notes: tuple[str, ...] = ()
     remembered: tuple[Any, ...] = ()
+    waiting_approvals: tuple[str, ...] = ()
     async_calls: tuple[str, ...] = ()
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
@@ -146,6 +149,7 @@ def extend(window: Window, step: Step) -> Window:
         lead=step.lead if position == 0 else window.lead,
         open_calls=step.open_calls,
         call_types=step.call_types,
+        waiting_approvals=step.waiting_approvals,
         prompt_tokens=step.prompt_tokens,
         prompt_made_with=step.prompt_made_with,
     )

@@ -22,6 +22,10 @@ MAX_ADDRESSES = 4
 _METADATA: Final = frozenset({ipaddress.ip_address("fd00:ec2::254"), ipaddress.ip_address("100.100.100.200")})
 #: IPv6 addresses that carry an IPv4 address in their last 32 bits.
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+#: IPv6 addresses that some networks lead to an IPv4 address, and nobody gives to a server: the compatible ones of
+#: RFC 4291, the translated ones of RFC 2765, and the local translation prefix of RFC 8215.
+_DISUSED: Final = tuple(map(ipaddress.ip_network, ("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48")))
+_LOOPBACK: Final = ipaddress.ip_address("::1")
 
 
 class AddressError(Exception):
@@ -36,6 +40,9 @@ class AddressRules(msgspec.Struct, frozen=True, kw_only=True):
 
     private: bool = False
     hosts: tuple[str, ...] = ()
+    #: The settings that whoever runs the server can change: for the hosts, and for private addresses.
+    hosts_setting: str = ""
+    private_setting: str = ""
 
 
 async def look_up(host: str, port: int) -> Sequence[str]:
@@ -50,7 +57,9 @@ async def resolve(host: str, port: int, rules: AddressRules, lookup: Lookup = lo
     host = host.strip("[]").rstrip(".").lower()
     is_named = host in rules.hosts or f"{host}:{port}" in rules.hosts
     if rules.hosts and not is_named:
-        raise AddressError("its host is not among those that this server may call")
+        raise AddressError(
+            "its host is not among those that this server may call" + _name(rules.hosts_setting)
+        )
     try:
         addresses = [str(ipaddress.ip_address(host))]
     except ValueError:
@@ -61,19 +70,27 @@ async def resolve(host: str, port: int, rules: AddressRules, lookup: Lookup = lo
     if not addresses:
         raise AddressError("its host name is not known")
     for address in addresses:
-        _check(address, may_be_private=rules.private or is_named)
+        _check(address, rules, may_be_private=rules.private or is_named)
     return addresses[:MAX_ADDRESSES]
 
 
-def _check(address: str, *, may_be_private: bool) -> None:
+def _name(setting: str) -> str:
+    return f" (see the setting {setting})" if setting else ""
+
+
+def _check(address: str, rules: AddressRules, *, may_be_private: bool) -> None:
     try:
         found = _unwrap(ipaddress.ip_address(address))
     except ValueError:
         raise AddressError("its address cannot be read") from None
-    if found.is_link_local or found.is_multicast or found.is_unspecified or found in _METADATA:
+    special = found.is_link_local or found.is_multicast or found.is_unspecified or found in _METADATA
+    if special or (found != _LOOPBACK and any(found in network for network in _DISUSED)):
         raise AddressError("its address is link-local, multicast or otherwise special, and is never called")
     if not found.is_global and not may_be_private:
-        raise AddressError("its address is private, and this server does not call private addresses")
+        raise AddressError(
+            "its address is private, and this server does not call private addresses"
+            + _name(rules.private_setting)
+        )
 
 
 def _unwrap(address: IpAddress) -> IpAddress:

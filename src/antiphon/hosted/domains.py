@@ -1,12 +1,20 @@
-"""Whether a page is of a domain: `example.com` means it and its subdomains, `example.com/docs` that part of it.
+"""Which hits may be told, by their address and by domains: `example.com` means it and its subdomains,
+`example.com/docs` that part of it.
 
-It knows no search. Invariant: a URL that cannot be read is of no domain.
+It knows no search. Invariant: a URL that cannot be read, or that could be taken for other text, is of no domain.
 """
 
+import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 from urllib.parse import urlsplit
 
 from antiphon.hosted.interface import SearchHit, SearchQuery
+
+#: Longer addresses are of use to nobody, and the model is told every one of them.
+MAX_URL_CHARACTERS: Final = 2_048
+#: Whitespace and control characters, of Unicode too: an address with one may end where its reader does not see it.
+_ODD: Final = re.compile(r"[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
 
 
 def keep_allowed(hits: Iterable[SearchHit], query: SearchQuery) -> list[SearchHit]:
@@ -22,6 +30,8 @@ def keep_allowed(hits: Iterable[SearchHit], query: SearchQuery) -> list[SearchHi
 
 def is_allowed(url: str, allowed: Sequence[str], blocked: Sequence[str]) -> bool:
     """Whether a web page may be among the hits; blocking outranks allowing."""
+    if len(url) > MAX_URL_CHARACTERS or _ODD.search(url):
+        return False
     place = _split(url)
     if place is None or any(_is_within(place, domain) for domain in blocked):
         return False
@@ -45,12 +55,12 @@ def _is_within(place: tuple[str, str], domain: str) -> bool:
 
 
 def _split(url: str) -> tuple[str, str] | None:
-    """Host and path of a web address; None for anything else."""
+    """Host and path of a web address; None for anything else, and for one with a name or password."""
     try:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError:
         return None
-    if parts.scheme not in ("http", "https") or not host:
+    if parts.scheme not in ("http", "https") or not host or "@" in parts.netloc:
         return None
     return host.rstrip(".").lower(), parts.path

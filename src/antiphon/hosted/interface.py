@@ -89,12 +89,13 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpToolFacts(msgspec.Struct, frozen=True):
-    """A tool as its server lists it."""
+    """A tool as its server lists it. With a `fault` it cannot be offered, and nothing but its name counts."""
 
     name: str
     input_schema: dict[str, Any]
     description: str | None = None
     annotations: dict[str, Any] | None = None
+    fault: str | None = None
 
 
 class McpResult(msgspec.Struct, frozen=True):

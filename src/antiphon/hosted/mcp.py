@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urlsplit
 from antiphon.hosted.addresses import AddressError, AddressRules, Lookup, look_up, resolve
 from antiphon.hosted.interface import McpConnection, McpError, McpServer
 from antiphon.hosted.mcp_limits import McpLimits
+from antiphon.protocol.mcp_addresses import HEADER_NAME, HEADER_VALUE
 
 if TYPE_CHECKING:
     from antiphon.hosted.mcp_session import SdkConnection
@@ -24,8 +25,6 @@ _OLDER_STATUSES: Final = frozenset({400, 404, 405, 406})
 _RESERVED_HEADERS: Final = re.compile(
     r"host|content-.*|transfer-encoding|connection|upgrade|te|trailer|keep-alive|proxy-.*|expect|mcp-.*|last-event-id"
 )
-_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\x80-\xff\t]*")
 
 
 def is_sdk_installed() -> bool:
@@ -126,7 +125,7 @@ def _split(server: McpServer) -> SplitResult:
 
 def _check_headers(server: McpServer) -> None:
     for name, value in (*server.headers.items(), ("authorization", server.authorization or "")):
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+        if not HEADER_NAME.fullmatch(name) or not HEADER_VALUE.fullmatch(value):
             raise McpError(f"A header for MCP server '{server.label}' is no legal header.", error_code=400)
         if _RESERVED_HEADERS.fullmatch(name.lower()):
             raise McpError(

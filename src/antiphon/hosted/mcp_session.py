@@ -7,7 +7,7 @@ every request goes through a `Guard`, which connects to checked addresses alone,
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -17,19 +17,34 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import methods
 
 from antiphon.hosted.addresses import AddressError, AddressRules, Lookup, resolve
 from antiphon.hosted.interface import McpError, McpResult, McpServer, McpToolFacts
-from antiphon.hosted.mcp_limits import McpLimits, list_credentials, list_secrets, redact
+from antiphon.hosted.mcp_limits import (
+    McpLimits,
+    StructureCounter,
+    list_credentials,
+    list_secrets,
+    redact,
+    redact_all,
+)
 
 _T = TypeVar("_T")
 
 #: One answer of a server; images and the like come in base64.
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
+#: What an answer may be made of, for decoding to take no longer than a tenth of a second.
+MAX_ANSWER_PARTS: Final = 250_000
+#: Blocks of one result that are looked at.
+MAX_BLOCKS: Final = 1_000
 #: Ending a session tells the server so, within this time.
 CLOSE_TIMEOUT_S: Final = 2.0
 MAX_PAGES: Final = 100
 MAX_MESSAGE_CHARACTERS: Final = 500
+MAX_NAME_CHARACTERS: Final = 200
+#: What the SDK goes by, where no version is agreed on.
+_ASSUMED_VERSION: Final = "2025-11-25"
 #: What the SDK says where a server answers with a status alone.
 _MADE_UP: Final = frozenset({"Server returned an error response", "Not Found", "Session terminated"})
 
@@ -112,11 +127,15 @@ class _Counted(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
+        structure = StructureCounter()
         async for piece in self._stream:
             size += len(piece)
             if size > MAX_ANSWER_BYTES:
                 self._guard.refusal = ("answered with more than 16 MiB", 502)
                 raise httpx2.StreamError("too large")
+            if structure.feed(piece) > MAX_ANSWER_PARTS:
+                self._guard.refusal = (f"answered with JSON of more than {MAX_ANSWER_PARTS} parts", 502)
+                raise httpx2.StreamError("too many parts")
             yield piece
 
     async def aclose(self) -> None:
@@ -132,6 +151,8 @@ class SdkConnection:
         self._limits = limits
         self._is_older = is_older
         self._secrets = list_secrets(server)
+        #: The name of a tool -> why it cannot be offered, of the listing that is being read.
+        self._faults: dict[str, str] = {}
         self._stop = asyncio.Event()
         self._client: Client | None = None
         self._task: asyncio.Task[None] | None = None
@@ -191,11 +212,32 @@ class SdkConnection:
                 client = await stack.enter_async_context(self._build_client())
                 # A server chooses the schema of its results, and matching it may take for ever.
                 client.session.validate_tool_result = _skip_validation  # type: ignore[method-assign, assignment]
+                self._sift_results(client)
                 if not ready.done():
                     ready.set_result(client)
                 await self._stop.wait()
         except Exception as error:  # noqa: BLE001 - whatever the SDK meets in its tasks comes out here
             self.fault = self._rename(error)
+
+    def _sift_results(self, client: Client) -> None:
+        """What the SDK would refuse as a whole, or take long to check, is sifted before it gets there."""
+        session = client.session
+        dispatcher: Any = session._dispatcher
+        send = dispatcher.send_raw_request
+
+        async def send_and_sift(method: str, *given: Any, **named: Any) -> dict[str, Any]:
+            raw: dict[str, Any] = await send(method, *given, **named)
+            if method == "tools/list" and isinstance(raw.get("tools"), list):
+                if len(raw["tools"]) > self._limits.max_tools:
+                    raise self._refuse_listing()
+                found = _sift_tools(raw, session.protocol_version or _ASSUMED_VERSION)
+                credentials = list_credentials(self._server)
+                self._faults.update((redact(name, credentials), fault) for name, fault in found.items())
+            elif method == "tools/call":
+                _reduce_result(raw)
+            return raw
+
+        dispatcher.send_raw_request = send_and_sift
 
     def _build_client(self) -> Client:
         # The waits that count are those of `open` and `_ask`; the SDK's own only keep what they left from staying.
@@ -224,16 +266,22 @@ class SdkConnection:
         if self._client is None:
             raise self.fault
         tools: dict[str, McpToolFacts] = {}
+        credentials = list_credentials(self._server)
+        self._faults.clear()
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             page = await self._client.list_tools(cursor=cursor)
-            tools.update((tool.name, _to_facts(tool)) for tool in page.tools)
+            tools.update((tool.name, _to_facts(tool, credentials)) for tool in page.tools)
+            tools.update((name, McpToolFacts(name, {}, fault=fault)) for name, fault in self._faults.items())
             if len(tools) > self._limits.max_tools:
                 break
             if page.next_cursor is None or page.next_cursor == cursor:
                 return list(tools.values())
             cursor = page.next_cursor
-        raise self._fail(
+        raise self._refuse_listing()
+
+    def _refuse_listing(self) -> McpError:
+        return self._fail(
             f"lists more than {self._limits.max_tools} tools (mcp.max_tools) or endless pages", 502
         )
 
@@ -308,15 +356,55 @@ async def _skip_validation(_name: str, _result: types.CallToolResult) -> None:
     """What a server made of its own schema is the server's business."""
 
 
-def _to_facts(tool: types.Tool) -> McpToolFacts:
+def _sift_tools(raw: dict[str, Any], version: str) -> dict[str, str]:
+    """Take the tools out of a listing that are not as MCP has them: their names, and what is wrong."""
+    if _is_listing(raw, version) or not _is_listing({**raw, "tools": []}, version):
+        return {}
+    faults: dict[str, str] = {}
+    kept = []
+    for tool in raw["tools"]:
+        if _is_listing({**raw, "tools": [tool]}, version):
+            kept.append(tool)
+            continue
+        name = tool.get("name") if isinstance(tool, dict) else None
+        told = name[:MAX_NAME_CHARACTERS] if isinstance(name, str) and name else "(a tool without a name)"
+        faults[told] = "it is not as MCP has it"
+    raw["tools"] = kept
+    return faults
+
+
+def _is_listing(raw: dict[str, Any], version: str) -> bool:
+    try:
+        methods.parse_server_result("tools/list", version, raw)
+    except KeyError:
+        return True
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _reduce_result(raw: dict[str, Any]) -> None:
+    """Leave out of a call's result what is not looked at, before the SDK checks it block by block."""
+    content = raw.get("content")
+    if not isinstance(content, list) or not content:
+        return
+    raw.pop("structuredContent", None)
+    if len(content) > MAX_BLOCKS:
+        cut = f"[cut: {MAX_BLOCKS} of {len(content)} blocks are shown]"
+        raw["content"] = [*content[:MAX_BLOCKS], {"type": "text", "text": cut}]
+
+
+def _to_facts(tool: types.Tool, credentials: Sequence[str]) -> McpToolFacts:
+    """The tool as it may be shown; one whose very name holds a credential could not be called by what is shown."""
+    name = redact(tool.name, credentials)
     annotations = tool.annotations
+    shown = annotations.model_dump(by_alias=True, mode="json", exclude_none=True) if annotations else None
     return McpToolFacts(
-        name=tool.name,
-        input_schema=tool.input_schema,
-        description=tool.description,
-        annotations=annotations.model_dump(by_alias=True, mode="json", exclude_none=True)
-        if annotations
-        else None,
+        name=name,
+        input_schema=redact_all(tool.input_schema, credentials),
+        description=redact(tool.description, credentials) if tool.description is not None else None,
+        annotations=redact_all(shown, credentials),
+        fault=None if name == tool.name else "its name holds a credential",
     )
 
 

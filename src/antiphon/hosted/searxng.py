@@ -5,6 +5,7 @@ every answer is limited in size and time; redirects are not followed.
 """
 
 import asyncio
+import re
 from typing import Any, Final
 
 import aiohttp
@@ -21,6 +22,8 @@ MAX_QUERY_CHARACTERS: Final = 2_000
 MAX_TITLE_CHARACTERS: Final = 300
 MAX_SNIPPET_CHARACTERS: Final = 1_000
 _CONNECTIONS: Final = 32
+#: Control characters, and those that turn the order of what is read.
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -127,7 +130,8 @@ def _read_hit(result: Any) -> SearchHit | None:
 
 
 def _shorten(text: Any, limit: int) -> str:
-    words = " ".join(text.split()) if isinstance(text, str) else ""
+    # A control character in the middle of a text is worth a blank.
+    words = " ".join(_CONTROLS.sub(" ", text).split()) if isinstance(text, str) else ""
     return words if len(words) <= limit else words[: limit - 1] + "…"
 
 

@@ -5,6 +5,7 @@ wire. It runs only after the fast decoder has refused a value. Invariant: it rai
 """
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, Final, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -21,6 +22,13 @@ MAX_CONTAINERS: Final = 100_000
 SUGGESTION_DISTANCE = 2
 
 _decode_any = msgspec.json.Decoder().decode
+#: An escaped half of a character without its other half.
+_LONE_SURROGATE: Final = re.compile(
+    rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})(?<!\\)(?:\\\\)*\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_BYTE: Final = re.compile(r"\(byte (\d+)\)")
+_AROUND: Final = 24
 _decode_raws = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -42,7 +50,7 @@ def decode_body(body: bytes) -> dict[str, msgspec.Raw]:
     except msgspec.ValidationError as error:
         raise _unreadable("the top level must be an object") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise _unreadable(str(error)) from error
+        raise _unreadable(_explain(error, body)) from error
 
 
 def check_value(raw: bytes | msgspec.Raw, where: str) -> None:
@@ -60,10 +68,25 @@ def check_value(raw: bytes | msgspec.Raw, where: str) -> None:
     except RecursionError as error:
         raise _unreadable(f"it is nested deeper than {MAX_DEPTH} levels") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-        raise _unreadable(str(error)) from error
+        raise _unreadable(_explain(error, data)) from error
     # Cheap upper bound first: most values never pay for the walk.
     if containers > MAX_DEPTH and is_too_deep(tree):
         raise _unreadable(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _explain(error: ValueError | msgspec.MsgspecError, data: bytes) -> str:
+    """Why bytes are no JSON; the parser calls several things truncated."""
+    if not data.strip():
+        return "it is empty. Send a JSON object"
+    reason = str(error)
+    place = _BYTE.search(reason)
+    # Only what stands around the fault is searched: the body may be long.
+    end = int(place[1]) + _AROUND if place is not None else len(data)
+    lone = _LONE_SURROGATE.search(data[max(0, end - 2 * _AROUND) : end])
+    if lone is not None:
+        escape = lone[0].rpartition(b"\\u")[2][:4].decode()
+        return f"it holds \\u{escape} alone, which is half of a character. Send both halves, or leave it out"
+    return "it ends before its JSON does" if "truncated" in reason else reason
 
 
 def _unreadable(reason: str) -> RequestError:

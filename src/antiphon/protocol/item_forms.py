@@ -4,7 +4,7 @@ Works on the raw bytes, so that unknown fields survive, and never decodes their 
 item, node and position always give the same bytes; nothing is emitted as null that the API leaves out.
 """
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -69,11 +69,12 @@ _FILLED_PARTS: Final[dict[bytes, dict[str, msgspec.Raw]]] = {
     b'"output_text"': {"annotations": msgspec.Raw(b"[]"), "logprobs": msgspec.Raw(b"[]")},
 }
 _NULL: Final = b"null"
+_Part: TypeAlias = dict[str, msgspec.Raw] | msgspec.Raw
 #: Types whose `output` may be a list of content parts; elsewhere that key is the client's own.
 _WITH_OUTPUT_PARTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
 
 _decode_raws = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_parts = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _encode = msgspec.json.encode
 
 
@@ -95,7 +96,7 @@ def normalise_item(item: Item, item_id: str) -> bytes:
     fields = _decode_raws(item.raw)
     _drop_nulls(fields, item)
     item_type = "compaction" if item.type == "compaction_summary" else item.type
-    form: dict[str, msgspec.Raw | str | list[dict[str, msgspec.Raw]]] = {
+    form: dict[str, msgspec.Raw | str | list[_Part]] = {
         "id": fields.pop("id", item_id),
         "type": item_type,
     }
@@ -107,8 +108,8 @@ def normalise_item(item: Item, item_id: str) -> bytes:
         form.setdefault("status", "completed")
     if isinstance(item.value, Message):
         form["content"] = _expand_content(fields["content"], assistant=item.value.role == "assistant")
-    elif item_type in _WITH_OUTPUT_PARTS and bytes(fields["output"]).startswith(b"["):
-        form["output"] = [_fill_part(part) for part in _decode_parts(fields["output"])]
+    elif item_type in _WITH_OUTPUT_PARTS and bytes(fields.get("output", b"")).startswith(b"["):
+        form["output"] = _fill_parts(fields["output"])
     return _encode(form)
 
 
@@ -123,11 +124,19 @@ def _drop_nulls(fields: dict[str, msgspec.Raw], item: Item) -> None:
         del fields[name]
 
 
-def _expand_content(raw: msgspec.Raw, *, assistant: bool) -> list[dict[str, msgspec.Raw]]:
+def _expand_content(raw: msgspec.Raw, *, assistant: bool) -> list[_Part]:
     if bytes(raw).startswith(b'"'):
         part_type = msgspec.Raw(b'"output_text"' if assistant else b'"input_text"')
         return [_fill_part({"type": part_type, "text": raw})]
-    return [_fill_part(part) for part in _decode_parts(raw)]
+    return _fill_parts(raw)
+
+
+def _fill_parts(raw: msgspec.Raw) -> list[_Part]:
+    """Parts with the keys that the API always sends; what is no object stays what it is."""
+    return [
+        _fill_part(_decode_raws(part)) if bytes(part).startswith(b"{") else part
+        for part in _decode_parts(raw)
+    ]
 
 
 def _fill_part(part: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:

@@ -61,6 +61,7 @@ from antiphon.protocol.item_types import (
     TypedItem,
     UnknownItem,
 )
+from antiphon.protocol.loose_views import build_view
 
 __all__ = [
     "CALL_OUTPUT_TYPES",
@@ -291,67 +292,50 @@ def _check_id(item_id: str, item_type: str, where: str) -> None:
 def decode_stored_item(raw: bytes | msgspec.Raw) -> Item:
     """Decode an item from bytes that were accepted before, without checks.
 
-    An item of an unknown type, or one that this version reads no more, gets the value `UnknownItem`.
+    The view of one that breaks a rule of the input holds nothing of another type than its field declares. An item of
+    an unknown type, or one that cannot be read so, gets the value `UnknownItem`.
     """
     stored = bytes(raw)
     try:
         value: ItemValue = _decode_known(stored)
         return Item(TYPE_NAMES[type(value)], stored, value)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, RecursionError):
         pass
     try:
         item_type = _guess_type(stored, "item")
         decoder = _DECODERS.get(item_type)
         value = decoder(_drop_null_type(stored)) if decoder else _make_unknown(item_type, stored)  # type: ignore[assignment]
-    except (msgspec.ValidationError, RequestError):
+    except (msgspec.ValidationError, RequestError, RecursionError):
         item_type = _peek_type(stored)
-        value = _build_unchecked(item_type, stored) or _make_unknown(item_type, stored)
+        value = _build_loosely(item_type, stored) or _make_unknown(item_type, stored)
     return Item(item_type, stored, value)
 
 
 def _make_unknown(item_type: str, raw: bytes | msgspec.Raw) -> UnknownItem:
     try:
         found = _decode_peek(raw).id
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, RecursionError):
         found = None
     is_id = isinstance(found, str) and 0 < len(found) <= _ID_CHARACTERS
     return UnknownItem(item_type, found if is_id else None)
 
 
-def _build_unchecked(item_type: str, stored: bytes) -> KnownItem | None:
+def _build_loosely(item_type: str, stored: bytes) -> KnownItem | None:
     """The typed view of an item that breaks a rule for input, such as a length: a model may have made it."""
     struct = STRUCTS.get(item_type)
-    fields = msgspec.json.decode(stored)
+    try:
+        fields = msgspec.json.decode(stored)
+    except RecursionError:
+        return None
     if struct is None or not isinstance(fields, dict):
         return None
-    try:
-        value: KnownItem = _fill(struct, fields)
-    except TypeError:
-        # A field without a default is not there.
-        return None
-    return value
-
-
-def _fill(struct: Any, fields: dict[str, Any]) -> Any:
-    names = zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
-    return struct(**{name: _fill_parts(fields[key]) for name, key in names if key in fields})
-
-
-def _fill_parts(value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    return [
-        _fill(content.PARTS[part["type"]], part)
-        if isinstance(part, dict) and part.get("type") in content.PARTS
-        else part
-        for part in value
-    ]
+    return build_view(struct, fields)  # type: ignore[return-value]
 
 
 def _peek_type(raw: bytes) -> str:
     try:
         found = _decode_peek(raw).type
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, RecursionError):
         return ""
     return found if isinstance(found, str) else ""
 

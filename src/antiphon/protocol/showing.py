@@ -30,6 +30,8 @@ def show_item(raw: bytes, item_type: str, include: Collection[str]) -> bytes:
         )
     if item_type == "mcp_list_tools":
         return _drop(raw, "allowed_tools")
+    if item_type == "mcp_approval_request":
+        return _drop(raw, "server_url")
     return raw
 
 

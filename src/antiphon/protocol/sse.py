@@ -109,6 +109,11 @@ class SseDecoder:
             self._keep_line(rest)
         return events
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing waits for its end but a comment, which says nothing."""
+        return not self._data and not self._event and (not self._line or self._line[0].startswith(b":"))
+
     def close(self) -> list[SseEvent]:
         """The event that the end of the stream cut off, if there is one: marked as not complete."""
         events: list[SseEvent] = []

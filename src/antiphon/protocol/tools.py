@@ -4,12 +4,14 @@ Knows nothing of running a tool. Invariant: a key that is not in the contract is
 an MCP server (`authorization`, `headers`) are never echoed.
 """
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from antiphon.protocol import checks
 from antiphon.protocol.errors import RequestError
+from antiphon.protocol.mcp_addresses import check_server, cut_query
 from antiphon.protocol.tool_forms import (
     AllowedToolsChoice,
     ApplyPatchChoice,
@@ -179,6 +181,7 @@ def _check_names(tools: list[Tool], where: str) -> None:
                 message = f"Duplicate MCP server_label: '{tool.server_label}'. Give every MCP server its own."
                 raise RequestError(message, param=f"{path}.server_label", code="invalid_value")
             labels.add(tool.server_label)
+            check_server(tool, path)
         if isinstance(tool, FunctionTool):
             check_parameters(tool.name, tool.parameters, f"{path}.parameters")
         if isinstance(tool, NamespaceTool):
@@ -213,17 +216,20 @@ def decode_tool_choice(raw: bytes | msgspec.Raw, where: str = "tool_choice") -> 
 
 def check_tool_choice(choice: ToolChoice, tools: list[Tool]) -> None:
     """Raise when a choice names a tool that the request does not declare."""
+    if isinstance(choice, str):
+        return
+    declared = _Declared(tools)
     if isinstance(choice, FunctionChoice):
-        _check_declared("function", choice.name, tools, "tool_choice")
+        declared.check("function", choice.name, "tool_choice")
     elif isinstance(choice, CustomChoice):
-        _check_declared("custom", choice.name, tools, "tool_choice")
+        declared.check("custom", choice.name, "tool_choice")
     elif isinstance(choice, McpChoice):
-        _check_declared("mcp", choice.server_label, tools, "tool_choice")
+        declared.check("mcp", choice.server_label, "tool_choice")
     elif isinstance(choice, AllowedToolsChoice):
-        _check_allowed(choice, tools)
+        _check_allowed(choice, declared)
 
 
-def _check_allowed(choice: AllowedToolsChoice, tools: list[Tool]) -> None:
+def _check_allowed(choice: AllowedToolsChoice, declared: "_Declared") -> None:
     for index, allowed in enumerate(choice.tools):
         path = f"tool_choice.tools[{index}]"
         tool_type = allowed.get("type")
@@ -233,27 +239,35 @@ def _check_allowed(choice: AllowedToolsChoice, tools: list[Tool]) -> None:
         name = allowed.get(key)
         if name is None and tool_type in ("function", "custom", "mcp"):
             raise checks.missing_parameter(f"{path}.{key}")
-        _check_declared(str(tool_type), name, tools, path)
+        declared.check(str(tool_type), name, path)
 
 
-def _check_declared(tool_type: str, name: Any, tools: list[Tool], where: str) -> None:
-    for tool in _flatten(tools):
-        if get_tool_type(tool) == tool_type:
-            key = "server_label" if tool_type == "mcp" else "name"
-            if name is None or getattr(tool, key, None) == name:
-                return
-    label = f"{tool_type} '{name}'" if name is not None else f"'{tool_type}'"
-    message = f"Tool choice {label} not found in 'tools' parameter."
-    raise RequestError(message, param=where, code="invalid_value")
+class _Declared:
+    """The types and names of declared tools, namespaces opened, to be asked without walking the tools."""
+
+    def __init__(self, tools: list[Tool]) -> None:
+        #: None stands for any tool of the type.
+        self._found: set[tuple[str, str | None]] = set()
+        for tool in _flatten(tools):
+            tool_type = get_tool_type(tool)
+            name = getattr(tool, "server_label" if tool_type == "mcp" else "name", None)
+            self._found |= {(tool_type, None), (tool_type, name)}
+
+    def check(self, tool_type: str, name: Any, where: str) -> None:
+        """Raise when there is no such tool; no name: when there is none of the type."""
+        # A name of another JSON type may have no hash, and names nothing.
+        if (name is None or isinstance(name, str)) and (tool_type, name) in self._found:
+            return
+        label = f"{tool_type} '{name}'" if name is not None else f"'{tool_type}'"
+        message = f"Tool choice {label} not found in 'tools' parameter."
+        raise RequestError(message, param=where, code="invalid_value")
 
 
-def _flatten(tools: list[Tool]) -> list[Tool]:
-    flat: list[Tool] = []
+def _flatten(tools: list[Tool]) -> Iterator[Tool]:
     for tool in tools:
-        flat.append(tool)
+        yield tool
         if isinstance(tool, NamespaceTool):
-            flat.extend(tool.tools)
-    return flat
+            yield from tool.tools
 
 
 def echo_tool(tool: Tool) -> dict[str, Any]:
@@ -266,6 +280,8 @@ def echo_tool(tool: Tool) -> dict[str, Any]:
     echo: dict[str, Any] = msgspec.to_builtins(tool)
     for key in SECRET_KEYS:
         echo.pop(key, None)
+    if isinstance(tool, McpTool) and tool.server_url:
+        echo["server_url"] = cut_query(tool.server_url)
     if isinstance(tool, NamespaceTool):
         echo["tools"] = [echo_tool(member) for member in tool.tools]
     if isinstance(tool, CustomTool):

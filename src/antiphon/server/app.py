@@ -155,9 +155,10 @@ class Application:
         if sender is not None:
             await sender.interrupt(ServerStoppingError())
             return
-        if round_ is not None:
-            await round_.abandon()
-        if not send.started:
+        response = await round_.stop(ServerStoppingError()) if round_ is not None else None
+        if response is not None and not send.started:
+            await send_json(send, request_id, _encode(response))
+        elif not send.started:
             await send_error(send, request_id, ServerStoppingError())
 
 

@@ -33,7 +33,33 @@ from antiphon.server.streaming import DisconnectWatch, StreamSender, send_relaye
 RESPONSES_PATH = "/v1/responses"
 #: Endpoints of the API that are not served yet, and what to do instead.
 UNSERVED: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    (("POST",), "/v1/responses/compact", "Start a new chain, or branch from an earlier response."),
+    (
+        ("POST",),
+        "/v1/responses/compact",
+        "Send 'truncation': 'auto' to leave out the oldest history where it does not fit, or start a new chain.",
+    ),
+)
+#: APIs that clients may expect beside this one, by the beginnings of their paths.
+OTHER_APIS: frozenset[str] = frozenset(
+    {
+        "assistants",
+        "audio",
+        "batches",
+        "completions",
+        "containers",
+        "embeddings",
+        "evals",
+        "files",
+        "fine_tuning",
+        "images",
+        "moderations",
+        "organization",
+        "realtime",
+        "threads",
+        "uploads",
+        "vector_stores",
+        "videos",
+    }
 )
 
 
@@ -103,6 +129,7 @@ class Routes:
                 f"Not allowed to {method} on {path}. Allowed: {allow}.", headers={"allow": allow}
             )
         self._refuse_unserved(scope, Match.PARTIAL)
+        _refuse_other_api(method, path)
         raise NotFoundError(
             f"Unknown request URL: {method} {path}. {self._suggest_path(scope)}", code="unknown_url"
         )
@@ -136,6 +163,15 @@ class Routes:
         if self._openapi is None:
             self._openapi = render_openapi(self.specs)
         return self._openapi
+
+
+def _refuse_other_api(method: str, path: str) -> None:
+    parts = path.split("/")
+    if parts[:2] == ["", "v1"] and len(parts) > 2 and parts[2] in OTHER_APIS:
+        raise NotFoundError(
+            f"Unknown request URL: {method} {path}. The API of /v1/{parts[2]} is not served here.",
+            code="unknown_url",
+        )
 
 
 async def stream_events(

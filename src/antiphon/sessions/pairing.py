@@ -51,6 +51,37 @@ def check_pairing(
     check.finish()
 
 
+def check_order(earlier: Iterable[Item], items: Iterable[Item]) -> None:
+    """Refuse items that are added to a conversation where no later response could send them on as they stand.
+
+    Each call stands once, and each output once and behind its call; a call may be answered later, and an output may
+    stand alone. `earlier`: what the path holds of the same call ids. Raises `RequestError`.
+    """
+    calls: dict[str, bool] = {}
+    answered: set[str] = set()
+    for item in earlier:
+        call_id = get_call_id(item)
+        if call_id is not None and is_call(item):
+            calls[call_id] = bool(getattr(item.value, "is_async", None))
+        elif call_id is not None and is_call_output(item):
+            answered.add(call_id)
+    for position, item in enumerate(items):
+        call_id = get_call_id(item)
+        where = f"items[{position}]"
+        if call_id is None:
+            continue
+        if is_call(item):
+            if call_id in calls:
+                raise _refuse(f"Duplicate call found with call_id {call_id}. {_REMEDY}", where)
+            if call_id in answered:
+                raise _refuse(f"The output of call {call_id} stands before it. Add the call first.", where)
+            calls[call_id] = bool(getattr(item.value, "is_async", None))
+        elif is_call_output(item):
+            if call_id in answered and not calls.get(call_id):
+                raise _refuse(f"The call {call_id} has its output already. {_REMEDY}", where)
+            answered.add(call_id)
+
+
 def list_approvals(items: Iterable[Item]) -> dict[str, bool]:
     """The approval requests among some items: id -> whether it has its answer."""
     found: dict[str, bool] = {}
@@ -108,6 +139,11 @@ class _Check:
             return
         kind = _name_type(_CALL_TYPES[item.type])
         if call_id in self._open:
+            if self._open[call_id] != _CALL_TYPES[item.type]:
+                raise _refuse(
+                    f"The output of {_name_type(self._open[call_id])} {call_id} must be an item of type "
+                    f"'{CALL_OUTPUT_TYPES.get(self._open[call_id])}', not '{item.type}'."
+                )
             del self._open[call_id]
         elif call_id in self._calls or self._is_earlier_call(call_id):
             raise _refuse(f"{kind.capitalize()} {call_id} has its output already. {_REMEDY}")
@@ -136,5 +172,5 @@ def _name_type(item_type: str) -> str:
     return item_type.replace("_", " ")
 
 
-def _refuse(message: str) -> RequestError:
-    return RequestError(message, param="input")
+def _refuse(message: str, param: str = "input") -> RequestError:
+    return RequestError(message, param=param)

@@ -62,6 +62,7 @@ class ChatCompletionsBackend:
                 window_tokens=ask.profile.window_tokens,
                 top_logprobs=ask.top_logprobs or 0,
                 texts=make_text_reader(ask),
+                names=frozenset(tool.name for tool in ask.tools),
             )
             reader = AnswerReader(decoder, streamed=response.content_type != "application/json")
             async for events in read_answer(self._client, response, reader):

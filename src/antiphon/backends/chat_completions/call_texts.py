@@ -7,6 +7,7 @@ as the text that it was, nothing of it lost.
 
 import itertools
 import json
+import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from antiphon.backends.interface import BackendEvent, CallDelta, TextDelta
 
 #: A text that may be a call is held back until its end is seen, but not more of it than this.
 HELD_CHARACTERS = 64_000
+#: What is held back and not longer than this is looked at again with each piece.
+SHORT_CHARACTERS = 1_000
 #: Calls that a server tells as such are numbered from 0; those in texts from here.
 FIRST_SLOT = 1_000
 #: How a block begins -> how it ends. The longer ones first: one is the beginning of the others.
@@ -23,6 +26,11 @@ _BLOCKS = {"```json": "```", "```tool_call": "```", "```": "```", "<tool_call>":
 _FIRST_KEYS = ('"name"', '"arguments"', '"parameters"')
 _KEYS = frozenset({"name", "arguments", "parameters", "id", "type"})
 _BLANKS = " \t\r\n"
+_SPACE = re.compile(r"\s*")
+#: What stands before the first call of a block.
+_OPENING = re.compile(r"(?:```json|```tool_call|```|<tool_call>)?[ \t\r\n\[]*")
+#: The longest word that a block or an object of a call begins with.
+_OPENER_CHARACTERS = len('"parameters"')
 
 _decoder = json.JSONDecoder()
 
@@ -34,22 +42,25 @@ class CallText(NamedTuple):
     arguments: str
 
 
-def may_begin_call(text: str) -> bool:
-    """Whether a text can still become a call: true for every beginning of one."""
-    rest = text.lstrip()
-    for opener in _BLOCKS:
-        if opener.startswith(rest):
-            return True
-        if rest.startswith(opener):
-            rest = rest[len(opener) :]
-            break
-    rest = rest.lstrip(_BLANKS + "[")
-    if not rest:
+def may_begin_call(text: str, at: int = 0) -> bool:
+    """Whether what stands at `at` can still become a call: true for every beginning of one."""
+    start = _skip(_SPACE, text, at)
+    begun = text[start : start + _OPENER_CHARACTERS]
+    if any(opener.startswith(begun) for opener in _BLOCKS):
         return True
-    if rest[0] != "{":
+    start = _skip(_OPENING, text, start)
+    if start == len(text):
+        return True
+    if text[start] != "{":
         return False
-    rest = rest[1:].lstrip()
-    return any(key.startswith(rest) or rest.startswith(key) for key in _FIRST_KEYS)
+    start = _skip(_SPACE, text, start + 1)
+    begun = text[start : start + _OPENER_CHARACTERS]
+    return any(key.startswith(begun) or begun.startswith(key) for key in _FIRST_KEYS)
+
+
+def _skip(pattern: re.Pattern[str], text: str, at: int) -> int:
+    found = pattern.match(text, at)
+    return found.end() if found is not None else at
 
 
 def read_calls(text: str, names: Collection[str]) -> list[CallText] | None:
@@ -105,72 +116,115 @@ def _skip_blanks(text: str, at: int) -> int:
     return at
 
 
+class _Held:
+    """A text that grows piece by piece and is looked at again only when that pays: linear, however it is cut."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+        self._look_at = 1
+
+    def add(self, text: str) -> bool:
+        """One more piece; whether to look at the whole now."""
+        self._pieces.append(text)
+        self._size += len(text)
+        return self._size >= self._look_at
+
+    def take(self) -> str:
+        """The whole text, which is then no longer held."""
+        text = "".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        self._look_at = 1
+        return text
+
+    def keep(self, text: str) -> None:
+        """It was looked at in vain."""
+        self._pieces = [text]
+        self._size = len(text)
+        # A short one is looked at with each piece, so that nobody waits for what it turns out to be.
+        self._look_at = self._size + 1 + (self._size // 16 if self._size > SHORT_CHARACTERS else 0)
+
+
 class CallSalvager:
     """Reads free text: blocks that begin a line and are calls become calls, the rest stays text."""
 
     def __init__(self, names: Collection[str], slots: "itertools.count[int]") -> None:
         self._names = names
         self._slots = slots
-        self._text = ""
+        self._held = _Held()
         self._at_line_start = True
 
     def feed(self, text: str) -> list[BackendEvent]:
         """The events of a piece of text."""
-        self._text += text
+        if not self._held.add(text):
+            return []
+        whole, at = self._held.take(), 0
         events: list[BackendEvent] = []
-        while self._text and self._step(events):
-            pass
+        while at < len(whole):
+            end = self._step(whole, at, events)
+            if end == at:
+                self._held.keep(whole[at:])
+                break
+            at = end
         return events
 
     def close(self) -> list[BackendEvent]:
         """What is still held back: a call whose block was not closed, or text."""
-        text, self._text = self._text, ""
-        if not text:
-            return []
-        calls = read_calls(_open_block(text)[0], self._names)
-        return self._make_calls(calls) if calls else [TextDelta(text)]
+        text = self._held.take()
+        events: list[BackendEvent] = []
+        at = 0
+        while at < len(text):
+            end = self._step(text, at, events)
+            if end == at:
+                calls = read_calls(text[_open_block(text, at)[0] :], self._names)
+                return [*events, *(self._make_calls(calls) if calls else [TextDelta(text[at:])])]
+            at = end
+        return events
 
-    def _step(self, events: list[BackendEvent]) -> bool:
-        text = self._text
-        if self._at_line_start and len(text) <= HELD_CHARACTERS and may_begin_call(text):
-            end, inner = _find_block(text)
-            if not end:
-                return False
-            calls = read_calls(inner, self._names)
-            events += self._make_calls(calls) if calls else [TextDelta(text[:end])]
-            self._at_line_start = False
-        else:
-            end = text.find("\n") + 1 or len(text)
-            events.append(TextDelta(text[:end]))
-            self._at_line_start = text[end - 1] == "\n"
-        self._text = text[end:]
-        return True
+    def _step(self, whole: str, at: int, events: list[BackendEvent]) -> int:
+        """Read one block or some lines at `at`; where they end, or `at` itself where more must come."""
+        if self._at_line_start and may_begin_call(whole, at):
+            end, inner = _find_block(whole, at)
+            if end:
+                calls = read_calls(inner, self._names)
+                events += self._make_calls(calls) if calls else [TextDelta(whole[at:end])]
+                self._at_line_start = False
+                return end
+            if len(whole) - at <= HELD_CHARACTERS:
+                return at
+        # Every line of a run of blank ones begins nothing that the first of them does not begin.
+        start = _skip(_SPACE, whole, at) if self._at_line_start else at
+        end = whole.find("\n", start) + 1 or len(whole)
+        events.append(TextDelta(whole[at:end]))
+        self._at_line_start = whole[end - 1] == "\n"
+        return end
 
     def _make_calls(self, calls: list[CallText]) -> list[BackendEvent]:
         return [CallDelta(next(self._slots), "", call.name, call.arguments) for call in calls]
 
 
-def _open_block(text: str) -> tuple[str, str]:
-    """What stands behind the beginning of a block, and how the block ends ("": with its JSON)."""
-    rest = text.lstrip()
+def _open_block(text: str, at: int) -> tuple[int, str]:
+    """Where the inside of the block at `at` begins, and how the block ends ("": with its JSON)."""
+    start = _skip(_SPACE, text, at)
     for opener, closer in _BLOCKS.items():
-        if rest.startswith(opener):
-            return rest[len(opener) :], closer
-    return rest, ""
+        if text.startswith(opener, start):
+            return start + len(opener), closer
+    return start, ""
 
 
-def _find_block(text: str) -> tuple[int, str]:
-    """The end of the block that a text begins with, and what is inside; 0: the end has not come."""
-    rest, closer = _open_block(text)
-    start = len(text) - len(rest)
+def _find_block(text: str, at: int) -> tuple[int, str]:
+    """Where the block at `at` ends, and what is inside; 0: its end has not come, or it is too long."""
+    start, closer = _open_block(text, at)
     if closer:
-        inner, found, _ = rest.partition(closer)
-        return (start + len(inner) + len(closer), inner) if found else (0, "")
+        end = text.find(closer, start, at + HELD_CHARACTERS)
+        return (end + len(closer), text[start:end]) if end >= 0 else (0, "")
     try:
-        _, end = _decoder.raw_decode(text, start)
+        # No more than this: what a failure costs grows with what stands before it.
+        _, size = _decoder.raw_decode(text[start : at + HELD_CHARACTERS])
     except (ValueError, RecursionError):
         return 0, ""
-    return end, text[start:end]
+    return start + size, text[start : start + size]
 
 
 class NativeSalvager:
@@ -185,7 +239,8 @@ class NativeSalvager:
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
         self._held: list[BackendEvent] = []
-        self._text = ""
+        self._text = _Held()
+        self._has_text = False
         self._passing = False
 
     def read(self, events: list[BackendEvent]) -> list[BackendEvent]:
@@ -193,21 +248,27 @@ class NativeSalvager:
         if self._passing:
             return events
         self._held += events
-        self._text += "".join([event.text for event in events if type(event) is TextDelta])
+        text = "".join([event.text for event in events if type(event) is TextDelta])
+        self._has_text = self._has_text or bool(text)
         if not any(type(event) is CallDelta for event in events):
-            if not self._text:
+            if not self._has_text:
                 return self._release()
-            if len(self._text) <= HELD_CHARACTERS and may_begin_call(self._text):
+            if not self._text.add(text):
+                return []
+            whole = self._text.take()
+            if len(whole) <= HELD_CHARACTERS and may_begin_call(whole):
+                self._text.keep(whole)
                 return []
         self._passing = True
         return self._release()
 
     def close(self) -> list[BackendEvent]:
         """What is still held back, as what it turned out to be."""
-        if self._passing or not self._text.strip():
+        text = self._text.take()
+        if self._passing or not text.strip():
             return self._release()
         salvager = CallSalvager(self._names, itertools.count(FIRST_SLOT))
-        found = salvager.feed(self._text) + salvager.close()
+        found = salvager.feed(text) + salvager.close()
         calls = [event for event in found if type(event) is CallDelta]
         rest = "".join([event.text for event in found if type(event) is TextDelta])
         if rest.strip() or not calls:

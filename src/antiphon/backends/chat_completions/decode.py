@@ -4,6 +4,7 @@ It knows the shapes that real servers send (Ollama, llama.cpp, vLLM, LM Studio, 
 Invariant: after `close()` exactly one terminal event has been returned, whatever came in.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -51,6 +52,8 @@ class _Delta(msgspec.Struct):
     thinking: str | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
+    #: What calls were before there were tools; some servers still send it.
+    function_call: msgspec.Raw = msgspec.Raw()
 
 
 class _LogProb(msgspec.Struct):
@@ -109,6 +112,7 @@ class _Chunk(msgspec.Struct):
 _decode_usage = msgspec.json.Decoder(_Usage | None, strict=False).decode
 _decode_timings = msgspec.json.Decoder(_Timings | None, strict=False).decode
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_function = msgspec.json.Decoder(_Function).decode
 _decode_string = msgspec.json.Decoder(str).decode
 
 #: Everything not named here ends a generation normally.
@@ -121,26 +125,48 @@ _FINISH: dict[str, FinishReason] = {
     "safety": "content_filter",
     "sensitive": "content_filter",
 }
+#: What is read of one call's arguments to find out whether the next fragment is of another call.
+_READ_CHARACTERS = 4_000_000
 _BROKEN_FINISH = frozenset({"error", "abort", "cancelled", "network_error", "insufficient_system_resource"})
 
 
 class _Call:
     """One call being received: what a server may leave out is remembered here."""
 
-    __slots__ = ("id", "name", "pieces", "slot")
+    __slots__ = ("id", "is_named", "last", "name", "pieces", "read", "slot")
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
         self.id = ""
         self.name = ""
+        #: Whether the name is whole and has been told.
+        self.is_named = False
         self.pieces: list[str] = []
+        #: The last character of them that is no blank.
+        self.last = ""
+        #: How much was read to find out that the arguments are whole.
+        self.read = 0
+
+    def add(self, arguments: str) -> None:
+        """More of its arguments."""
+        self.pieces.append(arguments)
+        self.last = arguments.rstrip()[-1:] or self.last
+
+    def has_whole_arguments(self) -> bool:
+        """Whether what came so far is one JSON object; of endless pieces that is not asked for ever."""
+        if self.last != "}" or self.read > _READ_CHARACTERS:
+            return False
+        text = "".join(self.pieces)
+        self.read += len(text)
+        return is_json_object(text.encode())
 
 
 class ChatDecoder:
     """Feed it the `data` of each server-sent event; it returns our events.
 
     `top_logprobs`: how many alternatives the caller wants; servers may send more. `texts`: what reads the
-    visible text, where calls may stand in it.
+    visible text, where calls may stand in it. `names`: the functions that were offered, where they are known; a
+    name that is none of them may still grow.
     """
 
     def __init__(
@@ -150,7 +176,9 @@ class ChatDecoder:
         window_tokens: int | None,
         top_logprobs: int = 20,
         texts: TextReader | None = None,
+        names: Collection[str] | None = None,
     ) -> None:
+        self._names = names
         self._texts = texts
         self._splitter = ThinkSplitter() if think_tags else None
         self._window_tokens = window_tokens
@@ -248,6 +276,10 @@ class ChatDecoder:
     def _flush(self) -> list[BackendEvent]:
         """What was held back."""
         events: list[BackendEvent] = self._splitter.close() if self._splitter else []
+        for call in self._calls:
+            if call.name and not call.is_named:
+                call.is_named = True
+                events.append(CallDelta(index=call.slot, id=call.id, name=call.name, arguments=""))
         return events if self._texts is None else self._texts.read(events) + self._texts.close()
 
     def _filled_window(self, usage: BackendUsage | None) -> bool:
@@ -273,6 +305,8 @@ class ChatDecoder:
             events.append(RefusalDelta(delta.refusal))
         if delta.tool_calls:
             events += [self._read_call(fragment) for fragment in delta.tool_calls]
+        elif bytes(delta.function_call).startswith(b"{"):
+            events.append(self._read_call(_ToolCall(function=_decode_function(delta.function_call))))
 
     def _read_call(self, fragment: _ToolCall) -> CallDelta:
         name, arguments = "", ""
@@ -282,10 +316,21 @@ class ChatDecoder:
         call = self._find_call(fragment, name, arguments)
         if fragment.id and not call.id:
             call.id = fragment.id
-        if name and not call.name:
-            call.name = name
-        call.pieces.append(arguments)
-        return CallDelta(index=call.slot, id=call.id, name=call.name, arguments=arguments)
+        if name and not call.is_named and not (call.name and call.name == name):
+            call.name += name
+        call.add(arguments)
+        call.is_named = call.is_named or bool(call.name and (arguments or self._is_whole_name(call.name)))
+        return CallDelta(
+            index=call.slot, id=call.id, name=call.name if call.is_named else "", arguments=arguments
+        )
+
+    def _is_whole_name(self, name: str) -> bool:
+        """Whether no more of a function's name can come: some servers send names in pieces."""
+        if self._names is None:
+            return True
+        return name in self._names and not any(
+            other.startswith(name) and other != name for other in self._names
+        )
 
     def _find_call(self, fragment: _ToolCall, name: str, arguments: str) -> _Call:
         """Which call a fragment belongs to, where servers leave out or repeat the index."""
@@ -312,11 +357,16 @@ def _starts_anew(known: _Call, fragment: _ToolCall, name: str, arguments: str) -
     if not name or not known.name:
         # A call has a name: older vLLM sends a new id with every fragment, and a name with the first alone.
         return False
+    if fragment.id and known.id and fragment.id != known.id:
+        return True
+    if not known.is_named:
+        # More of its name.
+        return False
     if fragment.id and known.id:
-        return fragment.id != known.id
+        return False
     if name != known.name:
         return True
-    return bool(arguments) and is_json_object("".join(known.pieces).encode())
+    return bool(arguments) and known.has_whole_arguments()
 
 
 def is_json_object(text: bytes) -> bool:

@@ -22,6 +22,8 @@ class ThinkSplitter:
         self.passing = False
         self._state = "undecided"
         self._held = ""
+        #: Blanks before anything else; not looked through again with each piece.
+        self._blanks: list[str] = []
         self._held_logprobs: list[dict[str, Any]] = []
 
     def feed(self, text: str, logprobs: LogProbs = None) -> list[BackendEvent]:
@@ -42,7 +44,8 @@ class ThinkSplitter:
 
     def close(self) -> list[BackendEvent]:
         """What is still held back, as what it turned out to be."""
-        held, self._held = self._held, ""
+        held, self._held = "".join([*self._blanks, self._held]), ""
+        self._blanks.clear()
         if not held or self._state in ("opened", "gap"):
             return []
         if self._state == "thinking":
@@ -51,14 +54,19 @@ class ThinkSplitter:
 
     def _decide(self, events: list[BackendEvent]) -> None:
         start = self._held.lstrip()
-        if start.startswith(_OPEN):
+        if not start:
+            self._blanks.append(self._held)
+            self._held = ""
+        elif start.startswith(_OPEN):
             self._state = "opened"
             self._held = start[len(_OPEN) :]
+            self._blanks.clear()
             self._held_logprobs.clear()
         elif not _OPEN.startswith(start):
             self.passing = True
             self._state = "passing"
-            events.append(TextDelta(self._held, self._take_logprobs()))
+            events.append(TextDelta("".join([*self._blanks, self._held]), self._take_logprobs()))
+            self._blanks.clear()
             self._held = ""
 
     def _begin_thinking(self) -> None:
@@ -86,6 +94,7 @@ class ThinkSplitter:
         # Models put blank lines between their thoughts and the answer; they belong to neither.
         text = self._held.lstrip()
         if not text:
+            self._held = ""
             self._held_logprobs.clear()
             return
         self._held = ""

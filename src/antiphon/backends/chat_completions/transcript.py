@@ -200,7 +200,7 @@ class _Writer:
         if isinstance(item.value, (*_SILENT, McpApprovalResponse)):
             return
         if isinstance(item.value, ToolSearchCall | ToolSearchOutput):
-            self._warn("A search for tools that another server made is not shown; what it found is offered.")
+            self._warn("A search for tools that another server made is not shown.")
         else:
             self._warn(f"Items of type '{item.type}' cannot be told to this model and are not shown.")
 

@@ -27,6 +27,8 @@ from antiphon.protocol.items import Item
 
 #: The last event repeats the whole output, which may hold images.
 EVENT_BYTES = 64 << 20
+#: How a server says that it has no such route: `input_tokens` may be taken for the id of a response.
+_NO_ROUTE = frozenset({404, 405, 501})
 #: How a model without sealed reasoning refuses to be asked for it.
 _NOT_SEALED = "encrypted content is not supported"
 
@@ -42,6 +44,8 @@ class ResponsesBackend:
         self._book = FactBook(self._client, profile)
         #: Models that refused to be asked for sealed reasoning, and until when that is believed.
         self._unsealed: dict[str, float] = {}
+        #: Until when it is believed that the server has no route that counts.
+        self._uncounted_until = 0.0
 
     def transcribe(
         self,
@@ -95,17 +99,21 @@ class ResponsesBackend:
         if response.status == 200:
             return response
         try:
-            return await read_error(self._client, response, model=ask.model, api="Responses interface")
+            return await read_error(
+                self._client, response, model=ask.model, api="Responses interface", is_our_api=True
+            )
         finally:
             response.close()
 
     async def count_tokens(self, ask: Ask) -> int | None:
-        """OpenAI and llama.cpp count; others cannot be asked."""
+        """Where the server has the route; one that answered that it has not is not asked again for a while."""
         path = find_quirks(ask.profile.name).count_path
-        if path is None:
+        if path is None or time.monotonic() < self._uncounted_until:
             return None
-        url = self._client.url + path
-        return facts.read_count(await self._client.ask_json("POST", url, encode_count(ask)))
+        status, answer = await self._client.ask_small("POST", self._client.url + path, encode_count(ask))
+        if status in _NO_ROUTE:
+            self._uncounted_until = time.monotonic() + FACTS_LIFETIME_S
+        return None if facts.is_estimate(answer) else facts.read_count(answer)
 
     async def list_models(self, *, fresh: bool = False) -> list[ModelFacts]:
         """See `FactBook.list_models`."""

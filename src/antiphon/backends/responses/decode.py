@@ -5,6 +5,7 @@ It says which item an event is of, keeps items in order, and reads how the answe
 terminal event has been returned, whatever came in.
 """
 
+from collections import deque
 from contextlib import suppress
 
 import msgspec
@@ -23,13 +24,14 @@ from antiphon.backends.responses.json_fields import (
     read_text,
 )
 from antiphon.backends.responses.open_item import OpenItem
+from antiphon.backends.responses.told_warnings import read_warnings
 from antiphon.backends.usage import make_usage
 from antiphon.protocol.errors import AntiphonError, BackendError
 
 #: What of later items may wait for an item that is not done, in bytes of their events.
 WAITING_BYTES = 16 << 20
-#: No answer has more items than this.
-ITEMS = 10_000
+#: No answer has more items than this; what one event tells of them all is worked off at once.
+ITEMS = 2_000
 
 _TERMINALS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 #: Events of the response as a whole that say nothing that we do not say ourselves.
@@ -119,6 +121,7 @@ class ResponsesDecoder:
         #: The first lane that is not done: what is said of it is handed on at once.
         self._current = 0
         self._waiting_bytes = 0
+        self._warnings: tuple[tuple[str, str], ...] = ()
         self._over = False
 
     @property
@@ -334,6 +337,7 @@ class ResponsesDecoder:
         if status in ("failed", "cancelled", "queued", "in_progress"):
             out += self._fail_with(response, status)
             return
+        self._warnings = read_warnings(response.get("antiphon"))
         usage = _read_usage(response.get("usage"))
         reason: FinishReason = "stop"
         if "incomplete" in (status, told):
@@ -353,22 +357,22 @@ class ResponsesDecoder:
     def _finish(
         self, reason: FinishReason, usage: BackendUsage | None, output: list[Raw], out: list[BackendEvent]
     ) -> None:
+        told_items = _ToldItems(self._lanes)
         for position, raw in enumerate(output):
-            self._reconcile(position, bytes(raw), out)
+            self._reconcile(position, bytes(raw), told_items, out)
         unfinished = self._lanes[self._current :]
         for lane in unfinished:
             is_cut = reason == "length" and lane is self._lanes[-1] and lane.item.type in _CUTTABLE
             self._end(lane, out, status=INCOMPLETE if is_cut else None)
         self._over = True
-        out.append(Finished(reason=reason, usage=usage))
+        out.append(Finished(reason=reason, usage=usage, warnings=self._warnings))
 
-    def _reconcile(self, position: int, raw: bytes, out: list[BackendEvent]) -> None:
+    def _reconcile(
+        self, position: int, raw: bytes, told_items: "_ToldItems", out: list[BackendEvent]
+    ) -> None:
         """What the finished response has of an item whose end, or of which anything at all, was not told."""
         told = read_fields(raw)
-        lane = self._find_item(told, {})
-        if lane is None and position < len(self._lanes):
-            # Told before, under another id.
-            lane = self._lanes[position] if self._lanes[position].item.type == read_type(told) else None
+        lane = told_items.find(position, told)
         if lane is None:
             lane = self._add(_encode(unmake_item(told)), {}, out)
         if lane.final is None and not lane.is_closed:
@@ -382,6 +386,52 @@ class ResponsesDecoder:
             return True
         limit = self._max_output_tokens
         return self._hides_cuts and limit is not None and usage.output_tokens >= limit
+
+
+class _ToldItems:
+    """The items that were begun, for the output of the finished response: each of them stands there once.
+
+    What it costs to find one does not grow with their number.
+    """
+
+    def __init__(self, lanes: list[_Lane]) -> None:
+        self._lanes = list(lanes)
+        self._found: set[_Lane] = set()
+        self._named: dict[str, deque[_Lane]] = {}
+        #: By type, those that are not done: with an id of their own or without one.
+        self._open: dict[tuple[str, bool], deque[_Lane]] = {}
+        for lane in lanes:
+            for name in {lane.item.id, lane.item.call_id}:
+                if name:
+                    self._named.setdefault(name, deque()).append(lane)
+            if not lane.is_closed:
+                self._open.setdefault((lane.item.type, bool(lane.item.id)), deque()).append(lane)
+
+    def find(self, position: int, told: Fields) -> _Lane | None:
+        """The begun item that this one is: by its id, else the next of its type, else the one in its place."""
+        item_type = read_type(told)
+        for key in ("id", "call_id"):
+            lane = self._take(self._named.get(read_text(told.get(key)) or ""))
+            if lane is not None:
+                return lane
+        lane = self._take(self._open.get((item_type, False)))
+        if lane is None and not is_told(told.get("id")):
+            lane = self._take(self._open.get((item_type, True)))
+        if lane is None and position < len(self._lanes):
+            # Told before, under another id.
+            there = self._lanes[position]
+            if there.item.type == item_type and there not in self._found:
+                self._found.add(there)
+                lane = there
+        return lane
+
+    def _take(self, waiting: deque[_Lane] | None) -> _Lane | None:
+        while waiting:
+            lane = waiting.popleft()
+            if lane not in self._found:
+                self._found.add(lane)
+                return lane
+        return None
 
 
 def _guess_type(name: str, fields: Fields) -> str | None:

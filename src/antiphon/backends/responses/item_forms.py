@@ -1,6 +1,7 @@
 """Output items and their parts with all that the API always has: what a thin server leaves out is filled in.
 
-Pure; it knows no events. Invariant: what is there is not touched, so unknown fields and types stay as they came.
+Pure; it knows no events. Invariant: what is there is not touched, so unknown fields and types stay as they came; but
+the name and the text of a call are texts.
 """
 
 from typing import Final
@@ -79,6 +80,12 @@ def read_type(fields: Fields) -> str:
     return read_text(fields.get("type")) or "message"
 
 
+def read_call_text(raw: Raw | None) -> str:
+    """The text of an item that has one text of its own: some servers tell arguments as the object that they are."""
+    told = bytes(raw) if raw is not None else b""
+    return told.decode() if told.startswith((b"{", b"[")) else read_text(raw) or ""
+
+
 def fill_item(fields: Fields, *, call_id: str, status: Raw) -> Fields:
     """An item with what its type always has; the same object where nothing was missing."""
     item_type = read_type(fields)
@@ -89,8 +96,12 @@ def fill_item(fields: Fields, *, call_id: str, status: Raw) -> Fields:
     if not read_text(fields.get("type")):
         missing["type"] = to_raw(item_type)
     for key, value in _FILLED.get(item_type, {}).items():
-        if not is_told(fields.get(key)):
+        told = fields.get(key)
+        if told is None or not is_told(told):
             missing[key] = value
+        elif value is _EMPTY_TEXT and read_text(told) is None:
+            # A name that is no text is none.
+            missing[key] = to_raw(read_call_text(told)) if key != "name" else value
     if item_type in _WITH_CALL_ID and not read_text(fields.get("call_id")):
         missing["call_id"] = to_raw(call_id)
     if item_type in _WITH_STATUS and not is_told(fields.get("status")):

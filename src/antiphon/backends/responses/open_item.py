@@ -18,6 +18,7 @@ from antiphon.backends.responses.item_forms import (
     TEXT_KEYS,
     fill_item,
     get_text_key,
+    read_call_text,
     read_type,
 )
 from antiphon.backends.responses.json_fields import (
@@ -162,7 +163,7 @@ class OpenItem:
         if final is not None:
             events += self._make_parts(final, "summary") + self._make_parts(final, "content")
             if (key := TEXT_KEYS.get(self.type)) is not None:
-                events += self._catch_up_text(read_text(final.get(key)) or "")
+                events += self._catch_up_text(read_call_text(final.get(key)))
         elif (key := TEXT_KEYS.get(self.type)) is not None:
             events += self._catch_up_text(read_text(self._begun.get(key)) or "")
         if self.type == "function_call" and status is None and not self._text_so_far().strip():
@@ -323,7 +324,7 @@ class OpenItem:
             return [*self._catch_up(part, whole), *self._pass_part_event(part, step, {})]
         if step in _TEXT_DONES:
             key = _TEXT_DONES[step]
-            events = self._catch_up_text(read_text((self._final or {}).get(key)) or "")
+            events = self._catch_up_text(read_call_text((self._final or {}).get(key)))
             return [*events, *self._emit(step, {key: self._text_so_far()})]
         if step.endswith(".completed") and is_told((self._final or {}).get("error")):
             step = _FAILURES.get(step, step)

@@ -36,7 +36,7 @@ class Quirks(msgspec.Struct, frozen=True, kw_only=True):
     count_path: str | None = None
 
 
-_API = Quirks()
+_API = Quirks(count_path="/responses/input_tokens")
 
 #: By profile.
 QUIRKS: dict[str, Quirks] = {

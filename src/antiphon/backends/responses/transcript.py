@@ -4,7 +4,7 @@ System and developer messages stay items. Pure; it knows no request. Invariant: 
 the bytes are exactly those that arrived, unknown types and fields included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,6 @@ from antiphon.backends.responses.json_fields import is_told, read_fields
 from antiphon.backends.responses.quirks import Quirks, find_quirks
 from antiphon.context import Profile
 from antiphon.protocol.content import OutputText, Refusal
-from antiphon.protocol.errors import RequestError
 from antiphon.protocol.items import Item, Message, Reasoning
 
 _encode = msgspec.json.encode
@@ -22,29 +21,32 @@ _NO_TEXT = "A reasoning item without readable text was not sent: this model serv
 
 
 def transcribe(items: Sequence[Item], profile: Profile) -> Segment:
-    """Items to comma-joined JSON; raises `RequestError` for a type of item that this server is known to refuse."""
+    """Items to comma-joined JSON, without those of a type that this server is known to refuse."""
     quirks = find_quirks(profile.name)
     pieces: list[bytes] = []
     warnings: list[str] = []
+    refusal = ""
     for item in items:
-        _check_type(item, quirks, profile)
+        if quirks.item_types is not None and item.type not in quirks.item_types:
+            refusal = refusal or _tell_refused(item, quirks.item_types, profile)
+            warnings.append(
+                f"Items of type '{item.type}' are not taken by this model server and are not shown."
+            )
+            continue
         adapted = _adapt(item, quirks)
         if adapted is None:
             warnings.append(_NO_TEXT)
         else:
             pieces.append(adapted)
-    return Segment(lead="", body=b",".join(pieces), warnings=tuple(dict.fromkeys(warnings)))
+    return Segment(lead="", body=b",".join(pieces), warnings=tuple(dict.fromkeys(warnings)), refusal=refusal)
 
 
-def _check_type(item: Item, quirks: Quirks, profile: Profile) -> None:
-    if quirks.item_types is not None and item.type not in quirks.item_types:
-        taken = ", ".join(sorted(quirks.item_types))
-        raise RequestError(
-            f"Items of type '{item.type}' cannot be sent to a model of {profile.name} over its own Responses "
-            f"interface, which takes: {taken}. Leave them out, or reach it by the dialect chat_completions.",
-            param="input",
-            code="invalid_value",
-        )
+def _tell_refused(item: Item, item_types: Collection[str], profile: Profile) -> str:
+    taken = ", ".join(sorted(item_types))
+    return (
+        f"Items of type '{item.type}' cannot be sent to a model of {profile.name} over its own Responses "
+        f"interface, which takes: {taken}. Leave them out, or reach it by the dialect chat_completions."
+    )
 
 
 def _adapt(item: Item, quirks: Quirks) -> bytes | None:

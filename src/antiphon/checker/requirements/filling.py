@@ -58,15 +58,31 @@ async def probe_silent_truncation(subject: Subject) -> Outcome:
         now_s = time.monotonic()
         if takes_too_long(now_s - started_s, now_s - last_s, subject.timeout_s):
             told = f"a history of {history.size_tokens} tokens was counted whole; a longer one takes too long here"
+            wanted_s = find_timeout(
+                now_s - started_s, now_s - last_s, history.size_tokens / subject.window_tokens
+            )
+            told += f"; --timeout {wanted_s} should do for --window-tokens {subject.window_tokens}"
             return unasked("--timeout", told, **_tell(history))
         last_s = now_s
-    told = f"a history of {history.size_tokens} tokens was counted whole; the window ends further on"
+    told = f"a history of {history.size_tokens} tokens was counted whole; the window ends further on: "
+    told += f"--window-tokens {GROWTH * subject.window_tokens} looks there"
     return unasked("--window-tokens", told, **_tell(history))
 
 
 def takes_too_long(spent_s: float, last_s: float, timeout_s: float) -> bool:
     """Whether a step that is as much longer as its history may not end in time; the last one took `last_s`."""
     return spent_s + GROWTH * last_s > TIME_PART * timeout_s
+
+
+def find_timeout(spent_s: float, last_s: float, part: float) -> int:
+    """The time that the steps would have needed which lead to the whole history; the last one led to `part` of it."""
+    wanted_s = 0.0
+    while part < 1:
+        wanted_s = (spent_s + GROWTH * last_s) / TIME_PART
+        last_s *= GROWTH
+        spent_s += last_s
+        part *= GROWTH
+    return math.ceil(wanted_s) + 1
 
 
 async def _begin(subject: Subject) -> _History | None:

@@ -10,7 +10,7 @@ from antiphon.checker.requirements.judging import dig, expect_refusal, find_unse
 from antiphon.checker.requirements.requirement import Requirement
 from antiphon.checker.requirements.speaking import GREETING, TOOL, plant
 from antiphon.checker.subject import Fetched, Subject, user
-from antiphon.checker.verdicts import Outcome, Verdict, failed, passed, undecided
+from antiphon.checker.verdicts import Outcome, Verdict, failed, passed, unasked, undecided
 
 _API = "OpenAI API reference, Responses"
 _OURS = "ours: an endpoint of Antiphon's own"
@@ -72,6 +72,12 @@ async def probe_count(subject: Subject) -> Outcome:
             return undecided(f"the counted request is refused ({answer})")
         if answer.tokens is None:
             return undecided("the server tells no usage to compare the count with")
+        ours = counted.object.get("antiphon")
+        if count != answer.tokens and isinstance(ours, dict) and ours.get("estimated") is True:
+            told = (
+                f"{count} input tokens were estimated, and said to be an estimate; {answer.tokens} were used"
+            )
+            return unasked("a model server that counts", told, counted=count)
         if count != answer.tokens:
             return failed(f"{count} input tokens were counted, {answer.tokens} used", counted=count)
         counts.append(count)
