@@ -49,7 +49,10 @@ def test_the_check_finds_no_failure(server: AntiphonServer) -> None:
     told = {each["id"]: each["explanation"] for each in results if each["verdict"] != "pass"}
     print("\nnot passed:", told)
     assert [each["id"] for each in results if each["verdict"] == "fail"] == []
-    assert sum(each["verdict"] == "pass" for each in results) >= len(results) - 5
+    # What needs another key, an MCP server or a model that reasons or sees stays undecided here.
+    asked_for = [each for each in results if each["needs"] is None]
+    assert len(asked_for) >= len(results) - 30
+    assert sum(each["verdict"] == "pass" for each in asked_for) >= len(asked_for) - 5
 
 
 def read_readme_conversation() -> list[tuple[str, str]]:

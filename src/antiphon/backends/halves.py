@@ -21,6 +21,11 @@ class HalfJoiner:
     def __init__(self) -> None:
         self._late: bytes | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no payload waits."""
+        return self._late is None
+
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that are ready, in their order."""
         if self._late is None and not _has_half(data):

@@ -46,6 +46,7 @@ from antiphon.protocol.items import (
     Item,
     McpApprovalResponse,
     McpListTools,
+    Message,
     Reasoning,
     ToolSearchOutput,
     get_call_id,
@@ -137,8 +138,9 @@ async def gather(
         hosted.check_approvals()
         ask = _offer_known(ask, toolbox, hosted)
     # A model remembers tools of servers that are not offered now, and no client could run a call of them.
-    offered_names = {tool.name for tool in toolbox.offered}
-    toolbox.hidden |= _name_listed([*window.remembered, *request.input]) - offered_names
+    listed = _name_listed([*window.remembered, *request.input])
+    if listed:
+        toolbox.hidden |= listed - {tool.name for tool in toolbox.offered}
     tools = encode_tools(request)
     plan = Plan(
         request=request,
@@ -297,8 +299,11 @@ def open_toolbox(request: CreateRequest, target: Target, window: Window, service
     if target.backend.speaks_responses:
         # The tools go upstream as they are; the model's calls come back as items.
         return Toolbox(offered=(), hidden=frozenset(), choice="auto", forced=None, hosted=(), warnings=[])
+    remembered = window.remembered
+    if not (request.tools or remembered or request.tool_choice_given) and all(map(_is_plain, request.input)):
+        return Toolbox(offered=(), hidden=frozenset(), choice="none", forced=None, hosted=(), warnings=[])
     declared = {tool.server_label for tool in request.tools if isinstance(tool, McpTool)}
-    stored, warnings = load_stored_tools(window.remembered)
+    stored, warnings = load_stored_tools(remembered)
     brought = [
         tool
         for tool in load_tools(request.input)
@@ -506,6 +511,20 @@ def make_step(
     made_with: bytes = b"",
 ) -> Step:
     """What a round adds to its window: its new items, then what the model made of them."""
+    if not window.open_calls and all(map(_is_plain, items)) and all(map(_is_answer, output)):
+        # Most rounds are words alone.
+        answer = target.backend.transcribe(output, target.profile, at_start=False)
+        return Step(
+            node_id=node_id.partition("_")[2],
+            pieces=tuple(piece for piece in (segment.body, answer.body) if piece),
+            lead=segment.lead,
+            item_ids=_list_foreign_ids(node_id, (*items, *output)),
+            has_images=any(map(has_image, items)),
+            waiting_approvals=_list_waiting(node_id, window, items),
+            notes=(*segment.warnings, *answer.warnings),
+            prompt_tokens=prompt_tokens,
+            prompt_made_with=made_with,
+        )
     relays = target.backend.speaks_responses
     replayed, unheard = list_told(
         [item for item in output if not _is_unfinished_call(item)], speaks_responses=relays
@@ -532,12 +551,7 @@ def make_step(
         pieces=tuple(piece for piece in (segment.body, answer.body) if piece),
         lead=segment.lead,
         calls=tuple(calls),
-        # The ids of our own form are known by the node.
-        item_ids=tuple(
-            item_id
-            for item in (*items, *output)
-            if (item_id := get_item_id(item)) and node_id.partition("_")[2] not in item_id
-        ),
+        item_ids=_list_foreign_ids(node_id, (*items, *output)),
         open_calls=open_calls,
         call_types=_list_call_types(window, everything, open_calls),
         has_images=any(has_image(item) for item in items),
@@ -554,6 +568,21 @@ def make_step(
         prompt_tokens=prompt_tokens,
         prompt_made_with=made_with,
     )
+
+
+def _is_plain(item: Item) -> bool:
+    return item.type == "message"
+
+
+def _is_answer(item: Item) -> bool:
+    value = item.value
+    return isinstance(value, Message) and value.role == "assistant"
+
+
+def _list_foreign_ids(node_id: str, items: Iterable[Item]) -> tuple[str, ...]:
+    """The ids that are not of our own form; those are known by the node."""
+    own = node_id.partition("_")[2]
+    return tuple(item_id for item in items if (item_id := get_item_id(item)) and own not in item_id)
 
 
 def _list_waiting(node_id: str, window: Window, items: Sequence[Item]) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ class Round:
         self._hold = hold
         self.created_at = created_at if created_at is not None else int(time.time())
         self._begun = False
+        self._closed = False
         request = plan.request
         obfuscate = request.stream_options is not None and bool(request.stream_options.include_obfuscation)
         self._sink = EventSink(emit=request.stream, obfuscate=obfuscate)
@@ -157,6 +158,9 @@ class Round:
     async def _read_all(self) -> None:
         try:
             async for batch in self._batches:
+                if len(batch) <= EVENTS_AT_ONCE:
+                    self._assembler.feed(batch)
+                    continue
                 async for portion in _in_portions(batch):
                     self._assembler.feed(portion)
             await self._batches.aclose()
@@ -179,10 +183,13 @@ class Round:
 
     async def close(self) -> None:
         """Let go of everything that the round held; a second call does nothing."""
+        if self._closed:
+            return
         self.release_conversation()
         await self._stop_upstream()
         if self._plan.hosted is not None:
             await self._plan.hosted.close()
+        self._closed = True
 
     def release_conversation(self) -> None:
         """Nothing more of this round will be stored: its conversation is free."""
@@ -219,8 +226,13 @@ class Round:
             if self._first is not None:
                 await self._first
             async for batch in self._batches:
-                async for portion in _in_portions(batch):
-                    self._assembler.feed(portion)
+                if len(batch) > EVENTS_AT_ONCE:
+                    async for portion in _in_portions(batch):
+                        self._assembler.feed(portion)
+                        if self._assembler.outcome is None and (ready := self._sink.take()):
+                            yield ready
+                else:
+                    self._assembler.feed(batch)
                     if self._assembler.outcome is None and (ready := self._sink.take()):
                         yield ready
                 if self._assembler.outcome is not None:
@@ -584,10 +596,7 @@ class Round:
 
 
 async def _in_portions(batch: list[BackendEvent]) -> AsyncGenerator[list[BackendEvent], None]:
-    """A batch bit by bit, so that other clients need not wait for all of a very long one."""
-    if len(batch) <= EVENTS_AT_ONCE:
-        yield batch
-        return
+    """A very long batch bit by bit, so that other clients need not wait for all of it."""
     for start in range(0, len(batch), EVENTS_AT_ONCE):
         yield batch[start : start + EVENTS_AT_ONCE]
         await asyncio.sleep(0)
