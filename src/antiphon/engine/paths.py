@@ -50,11 +50,6 @@ def read_places(node: Node) -> list[Place]:
     return places
 
 
-def count_positions(node: Node) -> int:
-    """How many places a node has, blanked ones too."""
-    return len(_decode_raws(node.input)) + len(_decode_raws(node.output))
-
-
 def has_gaps(path: Sequence[Node]) -> bool:
     """Whether anything was deleted from a path that should begin at the root: items, or whole nodes."""
     parents = [None, *(node.id for node in path[:-1])]
@@ -79,13 +74,6 @@ class Step(msgspec.Struct):
     output: list[Item]
     input_ids: list[str]
     output_ids: list[str]
-
-    def list_named(self) -> list[tuple[str, Item]]:
-        """All items with their ids, in order."""
-        return [
-            *zip(self.input_ids, self.input, strict=True),
-            *zip(self.output_ids, self.output, strict=True),
-        ]
 
 
 def read_path(path: Sequence[Node]) -> list[Step]:
