@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from antiphon.context.truncation import DroppedItem, report_dropped
-from antiphon.protocol.requests import CreateRequest, TextConfig
+from antiphon.protocol.requests import CreateRequest, TextConfig, echo_text
 from antiphon.protocol.responses import (
     ConversationEcho,
     IncompleteDetails,
@@ -212,17 +212,9 @@ def build_response(
 
 
 def _echo_text(text: TextConfig) -> dict[str, Any] | None:
-    if text.format.type == "text" and text.verbosity in (None, "medium"):
-        return None
-    echo: dict[str, Any] = {"type": text.format.type}
-    if text.format.type == "json_schema":
-        echo |= {
-            "name": text.format.name,
-            "schema": text.format.schema,
-            "description": text.format.description,
-            "strict": bool(text.format.strict),
-        }
-    return {"format": echo, "verbosity": text.verbosity or "medium"}
+    """None where it is the default, which is not stored."""
+    echo = echo_text(text)
+    return None if echo == _DEFAULT_TEXT else echo
 
 
 def _build_usage(usage: StoredUsage) -> Usage:
