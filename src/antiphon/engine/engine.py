@@ -11,10 +11,11 @@ import msgspec
 from antiphon.backends import ModelFacts
 from antiphon.context.window_report import WindowReport
 from antiphon.engine.background import Background, BackgroundSettings
+from antiphon.engine.continuing import Origin
 from antiphon.engine.conversations import Conversations, Hold
 from antiphon.engine.counting import count_input, make_target_key
 from antiphon.engine.credentials import cut_secrets, refuse_secrets
-from antiphon.engine.gather import Origin, gather
+from antiphon.engine.gather import gather
 from antiphon.engine.jobs import StoredJob
 from antiphon.engine.listing import list_input_items
 from antiphon.engine.live import LiveResponse

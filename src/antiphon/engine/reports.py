@@ -11,19 +11,11 @@ import msgspec
 
 from antiphon.backends import Ask
 from antiphon.context.window_report import WindowReport
+from antiphon.engine.asking import join_system, make_ask
 from antiphon.engine.catalog import Target
+from antiphon.engine.continuing import Origin, find_window, resolve_stored, transcribe_input
 from antiphon.engine.fitting import leave_out
-from antiphon.engine.gather import (
-    Origin,
-    find_window,
-    join_system,
-    load_history,
-    make_ask,
-    open_hosted,
-    open_toolbox,
-    resolve_stored,
-    transcribe_input,
-)
+from antiphon.engine.gather import load_history, open_hosted, open_toolbox
 from antiphon.engine.paths import Step, read_step
 from antiphon.engine.services import Services
 from antiphon.engine.settings import decode_outcome, decode_settings

@@ -15,11 +15,12 @@ import msgspec
 from antiphon.backends import Ask, BackendEvent, Failed, Opened
 from antiphon.context import SealError
 from antiphon.engine.assembler import Assembler, Outcome
+from antiphon.engine.continuing import make_step, make_unknown_parent
 from antiphon.engine.conversations import Hold, make_unknown_conversation
 from antiphon.engine.counting import make_target_key
 from antiphon.engine.fitting import HISTORY_TRUNCATED, OVERFLOW_ATTEMPTS, Fitted, after_overflow
 from antiphon.engine.foreign_ids import ForeignIds
-from antiphon.engine.gather import LoadHistory, Plan, make_step, make_unknown_parent
+from antiphon.engine.gather import LoadHistory, Plan
 from antiphon.engine.sealing import seal_reasoning
 from antiphon.engine.services import Services
 from antiphon.engine.settings import StoredOutcome, StoredUsage, build_response
