@@ -55,7 +55,8 @@ async def probe_queued(subject: Subject) -> Outcome:
     items = read_list(last.get("output"))
     # A small model may write until its window is full.
     if last.get("status") not in ("completed", "incomplete") or not items:
-        return failed(f"a background response ended as {last.get('status')!r} with {len(items)} items")
+        told = f"a background response ended as {last.get('status')!r} with {len(items)} items"
+        return failed(f"{told} (error: {last.get('error')})")
     return passed(f"{status} at once, {last.get('status')} later", output_items=len(items))
 
 
