@@ -73,6 +73,17 @@ def _refuse() -> Reply:
     return Reply([make_json({"error": {"message": "It does not work.", "type": "server_error"}}, status=500)])
 
 
+def _read_forced(body: dict[str, Any]) -> str:
+    """The name of the tool that must be called, "any" where it may be any of them, "" where none must.
+
+    These servers honour `tool_choice`: what becomes of one that does not is known, and no fault of ours.
+    """
+    chosen = body.get("tool_choice")
+    if isinstance(chosen, dict):
+        return str(chosen.get("function", chosen).get("name", "any"))
+    return "any" if chosen == "required" else ""
+
+
 def answer_chat(request: Request) -> Reply:
     """Text, reasoning, a call of an offered tool, a refusal, or an answer that is cut off."""
     read = _read(request)
@@ -87,12 +98,13 @@ def answer_chat(request: Request) -> Reply:
         )
     steps: list[Any] = [make_head()]
     names = [tool["function"]["name"] for tool in body.get("tools") or ()]
+    forced = _read_forced(body)
     if choice.random() < 0.3:
         steps.append(make_chunk({"reasoning_content": "Let me think."}))
     kind = choice.random()
     finish = "stop"
-    if names and kind < 0.6:
-        name = choice.choice(names)
+    if names and (kind < 0.6 or forced):
+        name = forced if forced in names else choice.choice(names)
         arguments = choice.choice(FITTING.get(name) or ("{}", '{"x":1}', '{"input":"abc"}', "{broken", ""))
         call = {"index": 0, "id": "call_up", "type": "function"}
         call["function"] = {"name": name, "arguments": arguments}
@@ -118,9 +130,11 @@ def answer_responses(request: Request) -> Reply:
     if choice.random() < 0.3:
         sealed = {"type": "reasoning", "id": "rs_up", "summary": [], "encrypted_content": "gAAAAA-opaque"}
         made.append(sealed)
-    if names and choice.random() < 0.6:
+    forced = _read_forced(body)
+    if names and (choice.random() < 0.6 or forced):
         call = {"type": "function_call", "id": "fc_up", "call_id": "call_up", "status": "completed"}
-        made.append({**call, "name": choice.choice(names), "arguments": "{}"})
+        name = forced if forced in names else choice.choice(names)
+        made.append({**call, "name": name, "arguments": "{}"})
     else:
         text = {"type": "output_text", "text": "Some words 😀", "annotations": [], "logprobs": []}
         message = {"type": "message", "id": "msg_up", "role": "assistant", "status": "completed"}
