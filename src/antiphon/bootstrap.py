@@ -48,6 +48,7 @@ from antiphon.hosted.searxng import SearxngSearch
 from antiphon.protocol.errors import AntiphonError
 from antiphon.server import Application, Key, Keyring, ServerLimits
 from antiphon.server.log_format import open_log
+from antiphon.server.socket_protocol import PING_INTERVAL_S, SocketProtocol
 from antiphon.store.interface import StoreSettings
 from antiphon.store.sqlite import SqliteStore
 
@@ -98,7 +99,7 @@ def build_engine(config: Config, backends: Mapping[str, Backend]) -> Engine:
         events_s=limits.background_events_s,
         keep_alive_s=limits.keep_alive_s,
     )
-    return Engine(services, background=background)
+    return Engine(services, background=background, unstored_bytes=limits.websocket_state_bytes)
 
 
 def build_application(config: Config, engine: Engine) -> Application:
@@ -119,6 +120,12 @@ def build_application(config: Config, engine: Engine) -> Application:
             write_timeout_s=limits.write_timeout_s,
             keep_alive_s=limits.keep_alive_s,
             status_wait_s=limits.status_wait_s,
+            websocket=config.server.websocket,
+            websocket_connections=limits.websocket_connections,
+            websocket_s=limits.websocket_s,
+            websocket_lanes=limits.websocket_lanes,
+            websocket_running=limits.websocket_running,
+            websocket_waiting=limits.websocket_waiting,
         ),
     )
 
@@ -188,7 +195,11 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
             uvicorn.Config(
                 application,
                 http="auto",
-                ws="none",
+                ws=SocketProtocol if config.server.websocket else "none",
+                ws_max_size=config.limits.body_decompressed_bytes,
+                ws_ping_interval=PING_INTERVAL_S,
+                ws_ping_timeout=None,
+                ws_per_message_deflate=config.server.websocket_compression,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
@@ -198,7 +209,7 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
                 timeout_graceful_shutdown=config.limits.shutdown_s,  # type: ignore[arg-type]
             ),
             lambda: announce(facts),
-            lambda: engine.background.drain(config.limits.shutdown_s),
+            lambda: _drain(application, engine, config.limits.shutdown_s),
         )
         # What was built so far lives as long as the server: no collection needs to look at it again.
         gc.collect()
@@ -213,6 +224,12 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
         await engine.close()
     if server.interrupted:
         raise KeyboardInterrupt
+
+
+async def _drain(application: Application, engine: Engine, wait_s: float) -> None:
+    """What has no request that uvicorn would wait for: connections that stay open, and background work."""
+    application.stop()
+    await engine.background.drain(wait_s)
 
 
 class _Server(uvicorn.Server):

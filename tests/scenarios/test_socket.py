@@ -129,17 +129,36 @@ def test_requests_that_were_sent_at_once_are_answered_in_order(server: ServerPro
         assert [line.read_answer()[0] for _ in range(10)] == [200] * 10
 
 
-def test_an_upgrade_to_websocket_is_refused_in_the_apis_shape(server: ServerProcess) -> None:
-    """Ours: WebSocket is not here yet; 426 tells a client to use HTTP."""
-    lines = (
-        "upgrade: websocket",
-        "connection: Upgrade",
-        "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
-        "sec-websocket-version: 13",
-    )
+UPGRADE = (
+    "upgrade: websocket",
+    "connection: Upgrade",
+    "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+    "sec-websocket-version: 13",
+)
+
+
+def test_an_upgrade_to_websocket_is_taken_and_offered_compression_declined(server: ServerProcess) -> None:
+    """RFC 6455, 9.1: an extension that is not named in the answer is not used."""
+    offer = "sec-websocket-extensions: permessage-deflate; client_max_window_bits"
     with Line(server) as line:
-        line.write(head("GET", "/v1/responses", *lines))
-        assert line.read_answer()[0] == 426
+        line.write(head("GET", "/v1/responses", *UPGRADE, offer))
+        status, headers = line.read_head()
+        assert status == 101
+        assert "sec-websocket-extensions" not in headers
+        assert headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "status"),
+    [("/v1/responses", "origin: https://example.org", 403), ("/v1/chat/completions", "x-none: 1", 404)],
+)
+def test_an_upgrade_is_refused_in_the_apis_shape(
+    server: ServerProcess, path: str, more: str, status: int
+) -> None:
+    """Ours: a page from elsewhere, or another address, gets an answer over HTTP and no connection."""
+    with Line(server) as line:
+        line.write(head("GET", path, *UPGRADE, more))
+        assert line.read_answer()[0] == status
 
 
 def test_a_second_host_header_does_not_open_the_door(server: ServerProcess) -> None:

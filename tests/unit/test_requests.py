@@ -93,6 +93,7 @@ def test_every_field_is_read() -> None:
         tools=[FunctionTool(name="f", parameters=SCHEMA)],
         tool_choice=FunctionChoice(name="f"),
         tool_choice_given=True,
+        store_given=True,
         parallel_tool_calls=True,
         max_tool_calls=3,
         max_output_tokens=16,

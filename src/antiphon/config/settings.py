@@ -55,6 +55,19 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
             "writing to conversations are refused."
         ),
     ] = False
+    websocket: Annotated[
+        bool,
+        Meta(
+            description="Whether `/v1/responses` can be used over WebSocket; if not, an upgrade is answered with 426."
+        ),
+    ] = True
+    websocket_compression: Annotated[
+        bool,
+        Meta(
+            description="Whether permessage-deflate is used with WebSocket clients that offer it; it costs time for "
+            "every event."
+        ),
+    ] = False
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +143,43 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="Seconds of silence after which a stream repeats `response.in_progress`.",
         ),
     ] = 15.0
+    websocket_connections: Annotated[
+        int,
+        Meta(ge=1, description="The most WebSocket connections at once; more are refused with 503."),
+    ] = 1_000
+    websocket_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="Seconds after which a WebSocket connection takes no further request and is closed once its "
+            "responses have ended.",
+        ),
+    ] = 3_600.0
+    websocket_lanes: Annotated[
+        int, Meta(ge=0, description="The most lanes (`stream_id`) of one WebSocket connection.")
+    ] = 32
+    websocket_running: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="The most responses of one WebSocket connection that run at once; further ones wait.",
+        ),
+    ] = 16
+    websocket_waiting: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="The most requests of one WebSocket connection that wait; more are refused with 429.",
+        ),
+    ] = 64
+    websocket_state_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Memory for unstored responses that WebSocket connections can continue, in bytes; over it "
+            "those that were used least recently are forgotten.",
+        ),
+    ] = 256 * MIB
     status_wait_s: Annotated[
         float,
         Meta(

@@ -3,6 +3,7 @@
 from antiphon.backends import Relayed
 from antiphon.engine.background import BackgroundSettings
 from antiphon.engine.catalog import Alias, Catalog
+from antiphon.engine.connection import Connection
 from antiphon.engine.contents import ContentReader
 from antiphon.engine.counting import TokenCounter
 from antiphon.engine.engine import Engine
@@ -18,6 +19,7 @@ __all__ = [
     "Alias",
     "BackgroundSettings",
     "Catalog",
+    "Connection",
     "ContentReader",
     "EncodedEvent",
     "Engine",

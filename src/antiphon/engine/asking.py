@@ -26,7 +26,7 @@ def make_ask(
     profile = target.profile
     # Such a server is told all of the request, and decides itself what it can honour.
     whole = target.backend.speaks_responses
-    lead = segment.lead if window.depth == 0 else window.lead
+    lead = segment.lead if window.is_at_start else window.lead
     ask = Ask(
         model=target.model,
         profile=profile,

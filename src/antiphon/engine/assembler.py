@@ -210,6 +210,11 @@ class Assembler:
             self._close_all("incomplete")
             self.outcome = Outcome(status="failed", error=error)
 
+    def end_unasked(self) -> None:
+        """The model is not asked at all: a whole response without output, which cost nothing."""
+        if self.outcome is None:
+            self.outcome = Outcome(status="completed", usage=BackendUsage(0, 0, 0, 0, 0))
+
     def cancel(self) -> None:
         """The client left: what is open is closed as incomplete, nothing more is made."""
         if self.outcome is None:

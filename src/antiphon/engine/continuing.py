@@ -40,6 +40,8 @@ from antiphon.store import Record
 
 #: A long path is rebuilt in portions of this many nodes, so that other clients need not wait for all of it.
 NODES_AT_ONCE = 128
+#: So many system texts at most wait for what they are said with.
+WAITING_AT_MOST = 64
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +66,12 @@ async def find_window(origin: Origin, tenant: str, target: Target, services: Ser
         key += "\nconversation"
     if origin.node is None:
         return start_window(key)
-    window = services.cache.get(tenant, origin.node, key)
+    window = services.windows.get(tenant, origin.node, key)
     if window is not None:
         return window
-    since_deletion = services.cache.deletion_count
+    since_deletion = services.windows.deletion_count
     window = await _rebuild(origin, tenant, target, start_window(key), services)
-    services.cache.put(tenant, origin.node, window, since_deletion=since_deletion)
+    services.windows.put(tenant, origin.node, window, since_deletion=since_deletion)
     return window
 
 
@@ -83,7 +85,7 @@ async def load_steps(origin: Origin, tenant: str, services: Services) -> tuple[l
     """The items of the path that a request continues, and what was left out of them, in words."""
     if origin.node is None:
         return [], []
-    path = await services.store.load_path(tenant, origin.node, skip_deleted=origin.passes_over_deleted)
+    path = await services.rounds.load_path(tenant, origin.node, skip_deleted=origin.passes_over_deleted)
     if path is None:
         raise await _explain_missing(origin.node, tenant, services)
     if origin.passes_over_deleted:
@@ -100,7 +102,7 @@ async def load_steps(origin: Origin, tenant: str, services: Services) -> tuple[l
 
 
 async def _explain_missing(parent: str, tenant: str, services: Services) -> RequestError:
-    job = await services.store.load_job(tenant, parent)
+    job = await services.rounds.load_job(tenant, parent)
     if job is None:
         return make_unknown_parent(f"Previous response with id '{parent}' not found.")
     return make_unknown_parent(
@@ -112,7 +114,7 @@ async def _explain_missing(parent: str, tenant: str, services: Services) -> Requ
 async def _rebuild(origin: Origin, tenant: str, target: Target, window: Window, services: Services) -> Window:
     """The window of a stored path, made from its items in one query."""
     steps, notes = await load_steps(origin, tenant, services)
-    record = await services.store.load(tenant, origin.node) if origin.node is not None else None
+    record = await services.rounds.load(tenant, origin.node) if origin.node is not None else None
     for position, step in enumerate(steps):
         if position % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             await asyncio.sleep(0)
@@ -149,11 +151,11 @@ async def resolve_stored(
 
 
 def transcribe_input(items: list[Item], target: Target, window: Window) -> Segment:
-    """What a round says, as the messages that continue its window."""
+    """What a round says, as the messages that continue its window; what no model was asked about yet comes first."""
     return target.backend.transcribe(
-        items,
+        [*window.unasked, *items] if window.unasked else items,
         target.profile,
-        at_start=window.depth == 0,
+        at_start=window.is_at_start,
         open_calls=window.open_calls,
         async_calls=window.async_calls,
     )
@@ -189,7 +191,7 @@ def make_step(
     made_with: bytes = b"",
 ) -> Step:
     """What a round adds to its window: its new items, then what the model made of them."""
-    if not window.open_calls and all(map(is_plain, items)) and all(map(_is_answer, output)):
+    if not window.open_calls and output and all(map(is_plain, items)) and all(map(_is_answer, output)):
         # Most rounds are words alone.
         answer = target.backend.transcribe(output, target.profile, at_start=False)
         return Step(
@@ -224,10 +226,12 @@ def make_step(
         for call_id, name in {**window.open_calls, **calls}.items()
         if call_id not in answered and call_id not in late
     }
+    waits = not output and _may_wait(items, window)
     return Step(
         node_id=node_id.partition("_")[2],
-        pieces=tuple(piece for piece in (segment.body, answer.body) if piece),
-        lead=segment.lead,
+        pieces=() if waits else tuple(piece for piece in (segment.body, answer.body) if piece),
+        lead="" if waits else segment.lead,
+        unasked=(*window.unasked, *items) if waits else (),
         calls=tuple(calls),
         item_ids=_list_foreign_ids(node_id, (*items, *output)),
         open_calls=open_calls,
@@ -237,15 +241,29 @@ def make_step(
         waiting_approvals=_list_waiting(node_id, window, items),
         async_calls=late,
         notes=(
-            *segment.warnings,
-            *answer.warnings,
-            *_note_unfinished(output),
-            *unheard,
-            *((unseen,) if unseen is not None else ()),
+            # What is not transcribed yet is told of when it is.
+            *(() if waits else (*segment.warnings, *answer.warnings)),
+            *(*_note_unfinished(output), *unheard, *((unseen,) if unseen is not None else ())),
         ),
         prompt_tokens=prompt_tokens,
         prompt_made_with=made_with,
     )
+
+
+def _may_wait(items: Sequence[Item], window: Window) -> bool:
+    """Whether items without an answer are but system texts at a start: what follows belongs to one run with them.
+
+    They were added to a conversation, or sent to warm up.
+    """
+    return (
+        window.is_at_start
+        and len(window.unasked) + len(items) <= WAITING_AT_MOST
+        and all(map(_is_system_text, items))
+    )
+
+
+def _is_system_text(item: Item) -> bool:
+    return isinstance(item.value, Message) and item.value.role in ("system", "developer")
 
 
 def is_plain(item: Item) -> bool:

@@ -5,12 +5,14 @@ tenant, and sees that tenant's data alone.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
 from antiphon.backends import ModelFacts
 from antiphon.context.window_report import WindowReport
 from antiphon.engine.background import Background, BackgroundSettings
+from antiphon.engine.connection import Connection
 from antiphon.engine.continuing import Origin
 from antiphon.engine.conversations import Conversations, Hold
 from antiphon.engine.counting import count_input, make_target_key
@@ -25,6 +27,7 @@ from antiphon.engine.retention import apply_zero_retention
 from antiphon.engine.round import Round
 from antiphon.engine.services import Services
 from antiphon.engine.settings import build_response, decode_outcome, decode_settings
+from antiphon.engine.unstored import LaneRounds, UnstoredMemory, UnstoredRounds
 from antiphon.protocol.errors import NotFoundError, RequestError, StoreError
 from antiphon.protocol.items import decode_stored_item
 from antiphon.protocol.requests import CreateRequest, decode_create_request
@@ -32,13 +35,24 @@ from antiphon.protocol.responses import DeletedResponse, InputTokens, ListPage, 
 from antiphon.protocol.showing import show_item
 from antiphon.store import Job, Record
 
+#: Memory for responses that only their connection can continue, where nothing else is configured.
+UNSTORED_BYTES = 256 << 20
+
 
 class Engine:
     """The one object behind every route."""
 
-    def __init__(self, services: Services, *, background: BackgroundSettings | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        *,
+        background: BackgroundSettings | None = None,
+        unstored_bytes: int = UNSTORED_BYTES,
+    ) -> None:
+        """`unstored_bytes`: memory for what connections can continue although it is not stored."""
         self.services = services
         self._store = services.store
+        self._unstored = UnstoredMemory(unstored_bytes)
         self.conversations = Conversations(services.store, self._forget)
         self.background = Background(
             services.store,
@@ -61,10 +75,13 @@ class Engine:
         node_id: str | None = None,
         created_at: int | None = None,
         hold: Hold | None = None,
+        lane: LaneRounds | None = None,
+        tells_errors: bool = True,
     ) -> Round:
         """Check a request and lay out its round; raises `RequestError` for anything that cannot be done.
 
-        `hold`: its conversation, where that is taken already.
+        `hold`: its conversation, where that is taken already. `lane`: where a response that is not stored is kept
+        to be continued. `tells_errors`: whether an `error` event comes before `response.failed`.
         """
         if zero_retention:
             apply_zero_retention(request)
@@ -84,12 +101,18 @@ class Engine:
                 hold = hold or await self.conversations.take(tenant, request.conversation)
                 conversation = await self.conversations.load(tenant, request.conversation)
                 origin = Origin(node=conversation.tip, conversation=conversation.id)
-            plan = await gather(request, tenant, origin, self.services, node_id=node_id)
-            return Round(plan, self.services, hold=hold, created_at=created_at)
+            services = self.services if lane is None else replace(self.services, lane=lane)
+            plan = await gather(request, tenant, origin, services, node_id=node_id)
+            return Round(plan, services, hold=hold, created_at=created_at, tells_errors=tells_errors)
         except BaseException:
             if hold is not None:
                 hold.release()
             raise
+
+    def connect(self, tenant: str, *, zero_retention: bool = False) -> Connection:
+        """A connection that may continue its own responses whether or not they are stored."""
+        rounds = UnstoredRounds(tenant, self._store, self.services.cache, self._unstored)
+        return Connection(self.open_round, rounds, tenant, zero_retention=zero_retention)
 
     async def submit(
         self, request: CreateRequest, body: bytes, tenant: str, *, zero_retention: bool

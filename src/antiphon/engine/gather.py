@@ -103,7 +103,7 @@ async def gather(
     node_id = node_id or f"resp_{make_node_id()}"
     target = await services.catalog.find(request.model)
     refuse_unsupported(request, speaks_responses=target.backend.speaks_responses)
-    since_deletion = services.cache.deletion_count
+    since_deletion = services.windows.deletion_count
     window = await find_window(origin, tenant, target, services)
     warnings: list[tuple[str, str]] = []
     await _accept_input(request, tenant, target, window, services, warnings)
@@ -168,8 +168,9 @@ async def _accept_input(
     warnings: list[tuple[str, str]],
 ) -> None:
     """Make the input what is kept of it and shown to the model; raises for the first item that cannot be taken."""
-    request.input = await resolve_references(request.input, tenant=tenant, store=services.store)
-    check_not_empty(request)
+    request.input = await resolve_references(request.input, tenant=tenant, store=services.rounds)
+    if request.generate:
+        check_not_empty(request)
     _refuse_lone_outputs(request.input)
     check_pairing(
         request.input,
@@ -189,6 +190,8 @@ async def _accept_input(
 async def _fit_plan(plan: Plan, services: Services, *, may_be_too_long: bool) -> None:
     """With `truncation: auto`, a plan whose prompt fits; raises where a server would cut it without a word."""
     request, target = plan.request, plan.target
+    if not request.generate:
+        return
     counter = services.counter.of_tenant(plan.tenant)
     if request.truncation != "auto":
         if target.profile.truncates_silently and not may_be_too_long:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from antiphon.engine.round_store import RoundStore
 from antiphon.protocol.errors import NotFoundError, RequestError
 from antiphon.protocol.items import (
     Item,
@@ -19,7 +20,7 @@ from antiphon.protocol.items import (
     derive_item_id,
     get_item_id,
 )
-from antiphon.store import Record, Store
+from antiphon.store import Record
 
 #: Reads of the store that the references of one request may cost: one for each round, one for each other id.
 LOOKUPS_AT_MOST = 1000
@@ -39,7 +40,7 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_id = msgspec.json.Decoder(str | None).decode
 
 
-async def resolve_references(items: list[Item], *, tenant: str, store: Store) -> list[Item]:
+async def resolve_references(items: list[Item], *, tenant: str, store: RoundStore) -> list[Item]:
     """The items, each reference replaced by the stored item; the same list when there is none.
 
     A resolved item bears the id that it was referred to by, in its bytes too. Raises `NotFoundError`
@@ -55,7 +56,7 @@ async def resolve_references(items: list[Item], *, tenant: str, store: Store) ->
     return [found[wanted[position]] if position in wanted else item for position, item in enumerate(items)]
 
 
-async def find_stored_item(tenant: str, item_id: str, store: Store) -> Item | None:
+async def find_stored_item(tenant: str, item_id: str, store: RoundStore) -> Item | None:
     """A stored item of the tenant, bearing that id in its bytes; None when there is none."""
     return (await _Search(tenant, store).find([item_id])).get(item_id)
 
@@ -87,7 +88,7 @@ def _make_unknown(item_id: str) -> NotFoundError:
 class _Search:
     """Looks ids up, each round once, within the limits of one request."""
 
-    def __init__(self, tenant: str, store: Store) -> None:
+    def __init__(self, tenant: str, store: RoundStore) -> None:
         self._tenant = tenant
         self._store = store
         self._lookups = 0

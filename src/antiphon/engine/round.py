@@ -56,13 +56,24 @@ class Round:
     """Made by the engine; either `collect` it, or `start` it and read its `events`."""
 
     def __init__(
-        self, plan: Plan, services: Services, *, hold: Hold | None = None, created_at: int | None = None
+        self,
+        plan: Plan,
+        services: Services,
+        *,
+        hold: Hold | None = None,
+        created_at: int | None = None,
+        tells_errors: bool = True,
     ) -> None:
-        """`hold`: the conversation that is taken for this round; it is let go when the round is over."""
+        """`hold`: the conversation that is taken for this round; it is let go when the round is over.
+
+        `tells_errors`: whether an `error` event comes before `response.failed`.
+        """
         self._plan = plan
         self._services = services
-        self._store = services.store
-        self._cache = services.cache
+        self._store = services.rounds
+        self._cache = services.windows
+        self._is_kept = plan.request.store or services.lane is not None
+        self._tells_errors = tells_errors
         self._hold = hold
         self.created_at = created_at if created_at is not None else int(time.time())
         self._begun = False
@@ -111,6 +122,12 @@ class Round:
     def has_ended(self) -> bool:
         """Whether its outcome is known; it may still be on its way into the store."""
         return self._assembler.outcome is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended in a way that nothing can continue from."""
+        outcome = self._assembler.outcome
+        return self.failure is not None or outcome is None or outcome.status not in CONTINUABLE
 
     @property
     def is_recorded(self) -> bool:
@@ -346,9 +363,16 @@ class Round:
         await self._batches.aclose()
 
     def _open_stream(self) -> AsyncGenerator[list[BackendEvent], None]:
+        if not self._plan.request.generate:
+            return self._warm_up()
         if self._plan.load_history is not None:
             return self._stream_fitting(self._plan.load_history)
         return self._stream(self._plan.ask)
+
+    async def _warm_up(self) -> AsyncGenerator[list[BackendEvent], None]:
+        """Nothing is asked: the round is there to be continued."""
+        yield [Opened()]
+        self._assembler.end_unasked()
 
     def _stream(self, ask: Ask) -> AsyncGenerator[list[BackendEvent], None]:
         plan = self._plan
@@ -433,7 +457,7 @@ class Round:
             # background stream have to be stored before that.
             if not (self._plan.request.background and self._plan.request.stream):
                 self.release_conversation()
-        if outcome.error is not None:
+        if outcome.error is not None and self._tells_errors:
             self._sink.send_error(outcome.error)
         self._sink.send_response(_TERMINAL[outcome.status], _encode(response))
         return self._sink.take()
@@ -441,7 +465,8 @@ class Round:
     def _send_failure(self, error: AntiphonError) -> list[EncodedEvent]:
         """The end of a response that is not kept as what it was."""
         outcome = Outcome(status="failed", error=error)
-        self._sink.send_error(error)
+        if self._tells_errors:
+            self._sink.send_error(error)
         self._sink.send_response(
             events.ResponseFailed, _encode(self._build("failed", self._store_outcome(outcome)))
         )
@@ -451,7 +476,7 @@ class Round:
         self._notice_truncation(outcome)
         stored = self._store_outcome(outcome)
         record = self._make_record(outcome, stored)
-        if self._plan.request.store:
+        if self._is_kept:
             try:
                 await self._store.record(record, conversation=self._get_conversation(outcome))
             except UnknownParentError as error:

@@ -8,7 +8,9 @@ from antiphon.engine.catalog import Catalog
 from antiphon.engine.contents import ContentReader
 from antiphon.engine.counting import TokenCounter
 from antiphon.engine.grammars import GrammarChecker
+from antiphon.engine.round_store import RoundStore, Windows
 from antiphon.engine.sealing import make_temporary_keys
+from antiphon.engine.unstored import LaneRounds
 from antiphon.engine.windows import WindowCache
 from antiphon.hosted import Fetcher, McpConnector, SearchProvider
 from antiphon.store import Store
@@ -33,6 +35,18 @@ class Services:
     search: SearchProvider | None = None
     mcp: McpConnector | None = None
     fetcher: Fetcher | None = None
+    #: For a response that is not stored and that its connection holds: what it continues, and where it is kept.
+    lane: LaneRounds | None = None
+
+    @property
+    def rounds(self) -> RoundStore:
+        """Where the path of a round is read, and its end is kept."""
+        return self.lane or self.store
+
+    @property
+    def windows(self) -> Windows:
+        """Where the windows of rounds are kept."""
+        return self.lane or self.cache
 
     async def close(self) -> None:
         """Let go of connections to the outside; the catalog and the store close themselves."""

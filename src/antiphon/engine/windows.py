@@ -52,9 +52,17 @@ class Window:
     call_types: Mapping[str, str] = field(default_factory=dict)
     #: The requests whose approvals were added without a response, which therefore nothing came of yet.
     waiting_approvals: tuple[str, ...] = ()
+    #: System texts at the start that no model was asked with yet: they are transcribed with the items that follow,
+    #: as if all had come in one request.
+    unasked: tuple[Any, ...] = ()
     #: The backend's count of the last prompt, and what it was made with, to notice a truncation upstream.
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether nothing of the path was transcribed yet."""
+        return self.piece_count == 0 and not self.lead
 
     @property
     def pieces(self) -> list[bytes]:
@@ -110,6 +118,7 @@ class Step:
     remembered: tuple[Any, ...] = ()
     waiting_approvals: tuple[str, ...] = ()
     async_calls: tuple[str, ...] = ()
+    unasked: tuple[Any, ...] = ()
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
 
@@ -141,18 +150,25 @@ def extend(window: Window, step: Step) -> Window:
     if step.has_images and strand.first_image is None:
         strand.first_image = position
     strand.size += ENTRY_OVERHEAD_BYTES + sum(len(piece) for piece in step.pieces)
+    strand.size += sum(len(item.raw) for item in step.unasked)
     return replace(
         window,
         strand=strand,
         depth=position + 1,
         piece_count=len(strand.pieces),
-        lead=step.lead if position == 0 else window.lead,
+        lead=step.lead if window.is_at_start else window.lead,
+        unasked=step.unasked,
         open_calls=step.open_calls,
         call_types=step.call_types,
         waiting_approvals=step.waiting_approvals,
         prompt_tokens=step.prompt_tokens,
         prompt_made_with=step.prompt_made_with,
     )
+
+
+def detach(window: Window) -> Window:
+    """The same window on a strand of its own: what is added to it stays out of the cache."""
+    return replace(window, strand=_branch(window))
 
 
 def _branch(window: Window) -> Strand:
@@ -200,7 +216,7 @@ class WindowCache:
     def put(self, tenant: str, node_id: str, window: Window, *, since_deletion: int) -> None:
         """Keep a window, unless a node of its path was deleted since `deletion_count` was noted."""
         strand = window.strand
-        if strand.dead or self._was_deleted(strand, since_deletion):
+        if self.is_stale(window, since_deletion):
             return
         entry = (tenant, node_id)
         self._windows[entry] = window
@@ -221,6 +237,10 @@ class WindowCache:
             strand.dead = True
         self._deletions.append(rest)
         self.deletion_count += 1
+
+    def is_stale(self, window: Window, since_deletion: int) -> bool:
+        """Whether a node of a window's path was deleted since `deletion_count` was noted."""
+        return window.strand.dead or self._was_deleted(window.strand, since_deletion)
 
     def _was_deleted(self, strand: Strand, since: int) -> bool:
         missed = self.deletion_count - since

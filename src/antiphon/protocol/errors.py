@@ -15,6 +15,7 @@ AntiphonError
 │   ├── BackendRateLimitError   it asks to slow down                   429
 │   ├── BackendRefusedError     it refuses this request                400
 │   └── ContextOverflowError    the prompt does not fit its window     400
+├── RateLimitError          the caller must slow down               429
 ├── ServerStoppingError     whoever runs the server stops it        503
 ├── OverloadedError         too much waits already; try again       503
 ├── StoreError              our storage must be looked at              500
@@ -201,6 +202,14 @@ class ContextOverflowError(BackendError):
         self.window_tokens = window_tokens
         #: The server stopped counting at its limit, so the prompt may be longer.
         self.at_least = at_least
+
+
+class RateLimitError(AntiphonError):
+    """Too much was asked at once; wait for a response to end, or try again later."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
 
 
 class StoreError(AntiphonError):

@@ -195,6 +195,9 @@ class CreateRequest(msgspec.Struct, kw_only=True):
     previous_response_id: str | None = None
     conversation: str | None = None
     store: bool = True
+    store_given: bool = False
+    #: False: the model is not asked; the response is there to be continued.
+    generate: bool = True
     stream: bool = False
     stream_options: StreamOptions | None = None
     background: bool = False
@@ -376,11 +379,16 @@ def decode_create_request(body: bytes) -> CreateRequest:
     Raises `RequestError` for the first of: unreadable JSON, no model, no input, an unknown key, a field of
     the wrong type or value (in the order of `FIELDS`), fields that exclude one another.
     """
-    raws = checks.decode_body(body)
+    return read_create_request(checks.decode_body(body))
+
+
+def read_create_request(raws: dict[str, msgspec.Raw]) -> CreateRequest:
+    """The same for a body whose values are known already."""
     _check_present(raws)
     check_known(raws, FIELDS)
     request = CreateRequest(**read_fields(raws))
     request.tool_choice_given = "tool_choice" in raws and bytes(raws["tool_choice"]) != _NULL
+    request.store_given = "store" in raws and bytes(raws["store"]) != _NULL
     check_together(request)
     return request
 

@@ -11,33 +11,21 @@ from typing import Any
 import msgspec
 
 from antiphon.engine import Engine, Round
-from antiphon.protocol.errors import AntiphonError, RequestError, ServerStoppingError
+from antiphon.protocol.errors import AntiphonError, ServerStoppingError
 from antiphon.protocol.requests import CreateRequest, decode_create_request
-from antiphon.server.bodies import ClientGoneError, read_body
+from antiphon.server.bodies import LARGE_BODY_BYTES, ClientGoneError, check_input_length, read_body
+from antiphon.server.headers import read_headers
 from antiphon.server.keys import Access, Keyring
 from antiphon.server.log_format import describe_error
-from antiphon.server.replies import make_request_id, send_error, send_json
-from antiphon.server.routes import RESPONSES_PATH, Routes, stream_events
+from antiphon.server.replies import INTERNAL_ERROR, make_request_id, send_error, send_json
+from antiphon.server.route import RESPONSES_PATH
+from antiphon.server.routes import Routes, stream_events
 from antiphon.server.settings import ServerLimits
+from antiphon.server.sockets import Sockets
 from antiphon.server.streaming import DisconnectWatch, StreamSender
 
 _log = logging.getLogger("antiphon.server")
 _encode = msgspec.json.Encoder().encode
-
-_SINGLE_HEADERS = (
-    b"host",
-    b"authorization",
-    b"content-type",
-    b"content-encoding",
-    b"content-length",
-    b"origin",
-)
-#: A body of this size is decoded on another thread: it takes so long that other clients would notice.
-LARGE_BODY_BYTES = 1 << 20
-#: An internal error says no more than this; the log has the rest under the request's id.
-INTERNAL_ERROR = (
-    "The server had an error while processing your request. The log names it under the request id."
-)
 
 
 class Application:
@@ -50,12 +38,13 @@ class Application:
         self._keys = keys or Keyring()
         self._limits = limits or ServerLimits()
         self._routes = Routes(engine, self._limits)
+        self._sockets = Sockets(engine, self._keys, self._limits)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One request."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1000})
+                await self._sockets.serve(scope, receive, send)
             return
         request_id = make_request_id()
         answering = _Answering(send)
@@ -77,6 +66,10 @@ class Application:
             if not answering.started:
                 await send_error(send, request_id, AntiphonError(INTERNAL_ERROR))
 
+    def stop(self) -> None:
+        """The server stops soon: connections that stay open take nothing new and are closed when they are idle."""
+        self._sockets.stop()
+
     async def _create(
         self, headers: dict[bytes, bytes], receive: Any, send: "_Answering", request_id: bytes
     ) -> None:
@@ -86,13 +79,7 @@ class Application:
             request = decode_create_request(body)
         else:
             request = await asyncio.to_thread(decode_create_request, body)
-        if len(request.input) > self._limits.max_input_items:
-            raise RequestError(
-                f"Invalid 'input': array too long. Expected an array with maximum length "
-                f"{self._limits.max_input_items}, but got an array with length {len(request.input)} instead.",
-                param="input",
-                code="array_above_max_length",
-            )
+        check_input_length(request, self._limits)
         if request.background:
             await self._queue(request, body, access, receive, send, request_id)
             return
@@ -160,17 +147,6 @@ class Application:
             await send_json(send, request_id, _encode(response))
         elif not send.started:
             await send_error(send, request_id, ServerStoppingError())
-
-
-def read_headers(pairs: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Headers by name; one that decides who asks, and of what, must not come twice."""
-    headers = dict(pairs)
-    if len(headers) < len(pairs):
-        names = [name for name, _ in pairs]
-        for name in _SINGLE_HEADERS:
-            if names.count(name) > 1:
-                raise RequestError(f"The header '{name.decode()}' came more than once; send it once.")
-    return headers
 
 
 class _Answering:

@@ -12,8 +12,11 @@ from typing import Any
 import zstandard
 
 from antiphon.protocol.errors import BodyTooLargeError, MediaTypeError, RequestError
+from antiphon.protocol.requests import CreateRequest
 from antiphon.server.settings import ServerLimits
 
+#: A body of this size is decoded on another thread: it takes so long that other clients would notice.
+LARGE_BODY_BYTES = 1 << 20
 _ZSTD_WINDOW_BYTES = 128 << 20
 
 
@@ -43,6 +46,17 @@ async def read_body(headers: dict[bytes, bytes], receive: Any, limits: ServerLim
     if coding in (b"", b"identity"):
         return body
     return decompress(body, coding, limits.body_decompressed_bytes)
+
+
+def check_input_length(request: CreateRequest, limits: ServerLimits) -> None:
+    """Raise `RequestError` for more items than one request may carry."""
+    if len(request.input) > limits.max_input_items:
+        raise RequestError(
+            f"Invalid 'input': array too long. Expected an array with maximum length "
+            f"{limits.max_input_items}, but got an array with length {len(request.input)} instead.",
+            param="input",
+            code="array_above_max_length",
+        )
 
 
 def check_media_type(headers: dict[bytes, bytes]) -> None:

@@ -8,6 +8,12 @@ from antiphon.protocol.errors import AntiphonError
 
 _VERSION = (b"antiphon-version", __version__.encode())
 _JSON = (b"content-type", b"application/json")
+#: An internal error says no more than this; the log has the rest under the request's id.
+INTERNAL_ERROR = (
+    "The server had an error while processing your request. The log names it under the request id."
+)
+#: Every answer carries these.
+ANSWER_HEADERS = (_VERSION,)
 _SSE = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),

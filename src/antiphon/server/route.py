@@ -14,6 +14,8 @@ from antiphon.engine import EventSource, Relayed
 from antiphon.protocol.errors import RequestError
 from antiphon.server.keys import Access
 
+#: Where responses are created, over HTTP and over WebSocket.
+RESPONSES_PATH = "/v1/responses"
 #: Page sizes of list routes.
 MAX_LIMIT = 100
 DEFAULT_LIMIT = 20

@@ -25,12 +25,11 @@ from antiphon.server.model_routes import ModelRoutes
 from antiphon.server.openapi import render_openapi
 from antiphon.server.replies import send_json
 from antiphon.server.response_routes import ResponseRoutes
-from antiphon.server.route import Answer, Call, RouteSpec, check_query
+from antiphon.server.route import RESPONSES_PATH, Answer, Call, RouteSpec, check_query
 from antiphon.server.settings import ServerLimits
 from antiphon.server.status_routes import StatusRoutes
 from antiphon.server.streaming import DisconnectWatch, StreamSender, send_relayed
 
-RESPONSES_PATH = "/v1/responses"
 #: Endpoints of the API that are not served yet, and what to do instead.
 UNSERVED: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (

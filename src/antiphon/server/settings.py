@@ -17,3 +17,15 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     status_wait_s: float = 2.0
     #: A client that reads nothing for this long is treated as gone.
     write_timeout_s: float = 300.0
+    #: Whether `/v1/responses` can be used over WebSocket.
+    websocket: bool = True
+    #: The most WebSocket connections at once.
+    websocket_connections: int = 1_000
+    #: A connection that is older takes no further request.
+    websocket_s: float = 3_600.0
+    #: The most named lanes (`stream_id`) of one connection.
+    websocket_lanes: int = 32
+    #: The most responses of one connection that run at once.
+    websocket_running: int = 16
+    #: The most requests of one connection that wait.
+    websocket_waiting: int = 64

@@ -14,6 +14,7 @@ from antiphon.protocol.events import EVENT_TYPES
 from antiphon.protocol.lifecycle import TERMINAL_EVENTS
 from antiphon.protocol.sse import DONE
 from antiphon.server.replies import start_answer, start_stream
+from antiphon.server.sending import Sender
 from antiphon.server.settings import ServerLimits
 
 _HEADS = {name: b"event: %b\ndata: " % name.encode() for name in EVENT_TYPES}
@@ -67,26 +68,20 @@ class DisconnectWatch:
                 return
 
 
-class StreamSender:
-    """Sends one source's events."""
+class StreamSender(Sender):
+    """Sends one source's events as server-sent events."""
 
     def __init__(self, source: EventSource, send: Any, watch: DisconnectWatch, limits: ServerLimits) -> None:
-        self._source = source
+        super().__init__(source, limits)
         self._send = send
         self._watch = watch
-        self._limits = limits
-        self._loop = asyncio.get_running_loop()
-        self._last_s = self._loop.time()
-        self._writing = False
         self._ended = False
-        self._pulse: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, request_id: bytes) -> None:
         """The whole stream. A round has been started before."""
         async with asyncio.timeout(self._limits.write_timeout_s):
             await start_stream(self._send, request_id)
-        self._timer = self._loop.call_later(self._limits.keep_alive_s, self._tick)
+        self._start_timer()
         try:
             async with aclosing(self._source.events()) as batches:
                 async for events in batches:
@@ -97,7 +92,7 @@ class StreamSender:
                         await self._write_last(frame(events) + DONE)
                         self._ended = True
                         continue
-                    # Not through `_write`: a call less for each delta.
+                    # Not through `_write_events`: a call less for each delta.
                     self._writing = True
                     await self._send({"type": "http.response.body", "body": frame(events), "more_body": True})
                     self._writing = False
@@ -106,9 +101,7 @@ class StreamSender:
                 # Nothing was left to say: a stream that is read again from its end.
                 await self._write_last(DONE)
         finally:
-            self._timer.cancel()
-            if self._pulse is not None:
-                self._pulse.cancel()
+            self._stop_timer()
 
     async def _write_last(self, body: bytes) -> None:
         # Once the answer is whole, servers report a disconnect: nobody has left.
@@ -130,27 +123,14 @@ class StreamSender:
         if events and not self._writing:
             await self._write_last(frame(events) + DONE)
 
-    async def _write(self, body: bytes) -> None:
+    async def _write_events(self, events: list[EncodedEvent]) -> None:
         self._writing = True
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        await self._send({"type": "http.response.body", "body": frame(events), "more_body": True})
         self._writing = False
         self._last_s = self._loop.time()
 
-    def _tick(self) -> None:
-        """Every so often: speak in silence, give up on a client that does not read."""
-        silence_s = self._loop.time() - self._last_s
-        wait_s = self._limits.keep_alive_s
-        if self._writing:
-            if silence_s >= self._limits.write_timeout_s:
-                self._watch.give_up()
-                return
-        elif silence_s >= self._limits.keep_alive_s:
-            sign = self._source.make_keep_alive()
-            if sign and (self._pulse is None or self._pulse.done()):
-                self._pulse = self._loop.create_task(self._write(frame(sign)))
-        else:
-            wait_s -= silence_s
-        self._timer = self._loop.call_later(max(wait_s, 0.001), self._tick)
+    def _give_up(self) -> None:
+        self._watch.give_up()
 
 
 #: Headers of another server's answer that are ours to set, or concern its connection alone.
