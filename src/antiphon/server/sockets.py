@@ -132,6 +132,7 @@ class SocketSession:
         self._has_left = False
         self._is_stopping = False
         self._has_expired = False
+        self._is_ending = False
 
     async def run(self) -> None:
         """Until the client leaves, the connection is old, or the server stops."""
@@ -292,13 +293,13 @@ class SocketSession:
 
     def _leave(self) -> None:
         """The client reads nothing any more."""
-        self._has_left = True
+        self._has_left = self._is_ending = True
         if self._reader is not None:
             self._reader.cancel()
 
     def _close_when_idle(self) -> None:
         is_closing = self._is_stopping or self._has_expired
-        if not is_closing or self._has_left or self._closer is not None:
+        if not is_closing or self._is_ending or self._closer is not None:
             return
         if any(lane.task is not None for lane in self._lanes.values()):
             return
@@ -324,6 +325,7 @@ class SocketSession:
 
     async def _end_lanes(self) -> None:
         """Cancel what runs: abandoned where the client has left, else told its end."""
+        self._is_ending = True
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         for task in tasks:
             task.cancel()
