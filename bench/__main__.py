@@ -65,6 +65,7 @@ def measure_all(sizes: Sizes) -> list[Row]:
             rows += bench.measure_requests()
             rows += bench.measure_streams("bench-200")
             rows += bench.measure_streams("bench-200-apart", alone=True)
+            rows += bench.measure_socket()
             short = bench.measure_chain()
             rows.append(short)
         with start_server(upstream_port, chains) as server:

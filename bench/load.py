@@ -14,6 +14,8 @@ from typing import Any, TypeAlias, cast
 
 import httptools
 import uvloop
+from websockets.asyncio.client import connect as connect_socket
+from websockets.exceptions import WebSocketException
 
 from bench.fake_upstream import SHAPES, make_text
 
@@ -199,7 +201,41 @@ async def chain_with_history(job: Job) -> Job:
     return {"elapsed_s": elapsed, "body_bytes": size, "input_tokens": answer["usage"]["prompt_tokens"]}
 
 
-_KINDS = {"repeat": repeat, "chain_by_id": chain_by_id, "chain_with_history": chain_with_history}
+async def repeat_over_socket(job: Job) -> Job:
+    """One body `count` times over one WebSocket, each as the continuation of the one before; every event is read."""
+    parent: str | None = None
+    latencies: list[float] = []
+    async with connect_socket(f"ws://127.0.0.1:{job['port']}{job['path']}", compression=None) as socket:
+        for _ in range(job["count"]):
+            body: Job = {"type": "response.create", **job["body"]}
+            if parent is not None:
+                body["previous_response_id"] = parent
+            start = time.perf_counter()
+            await socket.send(json.dumps(body))
+            marks = 0
+            while True:
+                message = str(await socket.recv())
+                marks += job["mark"] in message
+                if message.startswith(_SOCKET_ENDS):
+                    break
+            latencies.append(time.perf_counter() - start)
+            end = json.loads(message)
+            if end["type"] != "response.completed" or marks != job["marks"]:
+                raise WrongAnswerError(f"{marks} times {job['mark']!r}, then {message[:300]}")
+            parent = end["response"]["id"] if job["chains"] else None
+    return {"latencies_s": latencies}
+
+
+#: What a WebSocket's answer to one request ends with.
+_SOCKET_ENDS = tuple(
+    f'{{"type":"{name}"' for name in ("response.completed", "response.failed", "response.incomplete", "error")
+)
+_KINDS = {
+    "repeat": repeat,
+    "repeat_over_socket": repeat_over_socket,
+    "chain_by_id": chain_by_id,
+    "chain_with_history": chain_with_history,
+}
 
 
 async def run_job(job: Job) -> Job:
@@ -209,7 +245,7 @@ async def run_job(job: Job) -> Job:
             return await _KINDS[job["kind"]](job)
     except TimeoutError:
         return {"error": f"not done within {job['timeout_s']} s"}
-    except (WrongAnswerError, OSError, httptools.HttpParserError, ValueError) as error:
+    except (WrongAnswerError, OSError, httptools.HttpParserError, WebSocketException, ValueError) as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 

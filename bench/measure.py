@@ -123,6 +123,26 @@ class Bench:
             Row(f"{title}: total", median(ratios), "x", STREAM_RATIO, note=note),
         ]
 
+    def measure_socket(self) -> list[Row]:
+        """Over one WebSocket, nothing stored: rounds of a chain, and a stream, beside the same stream directly."""
+        sizes, model = self._sizes, "bench-200"
+        deltas = SHAPES[model].pieces
+        self._ask_socket("bench", max(sizes.requests // 10, 1), chains=False)
+        cpu_ms, cpu_us, ratios = [], [], []
+        for _ in range(sizes.rounds):
+            _, cpu_s = self._timed(lambda: self._ask_socket("bench", sizes.requests, chains=True))
+            cpu_ms.append(cpu_s / sizes.requests * 1e3)
+            ours, cpu_s = self._timed(lambda: self._ask_socket(model, sizes.streams, chains=False))
+            direct = self._stream_direct(model, sizes.streams)
+            cpu_us.append(cpu_s / (sizes.streams * deltas) * 1e6)
+            ratios.append(median(ours["latencies_s"]) / median(direct["latencies_s"]))
+        title = f"WebSocket, stream of {deltas} deltas, {SHAPES[model].pace_s * 1e6:.0f} us apart"
+        return [
+            Row("WebSocket, chain, nothing stored: CPU a request", median(cpu_ms), "ms", CPU_MS_A_REQUEST),
+            Row(f"{title}: CPU a delta", median(cpu_us), "us", note="a message for each event"),
+            Row(f"{title}: total", median(ratios), "x", note="beside a stream asked for directly"),
+        ]
+
     def measure_chain(self) -> Row:
         """The whole of a chain from its first round."""
         rounds = self._sizes.chain
@@ -229,6 +249,18 @@ class Bench:
         # The first chunk carries the role, and empty content.
         marks = SHAPES[model].pieces + 1
         return self._repeat(self._upstream_port, DIRECT, body, '"content":"', marks, count, 1)
+
+    def _ask_socket(self, model: str, count: int, *, chains: bool) -> dict[str, Any]:
+        return self._client.run(
+            kind="repeat_over_socket",
+            port=self._server.port,
+            path=OURS,
+            body={"model": model, "store": False, "input": [{"role": "user", "content": PROMPT}]},
+            mark='"type":"response.output_text.delta"',
+            marks=SHAPES[model].pieces,
+            count=count,
+            chains=chains,
+        )
 
     def _repeat(
         self, port: int, path: str, body: dict[str, Any], mark: str, marks: int, count: int, concurrency: int

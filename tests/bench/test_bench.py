@@ -34,12 +34,18 @@ def test_a_tiny_run_prints_every_row_and_counts_them() -> None:
         "stream of 200 deltas, 10 us apart: CPU a delta",
         "stream of 200 deltas, 10 us apart: total",
         "stream of 200 deltas, 50 us apart: total",
+        "WebSocket, chain, nothing stored: CPU a request",
         "chain, rounds 16-20",
         "memory gained by 20 rounds",
         "store after a checkpoint / text",
     ]
     # Told without a limit: a chain shorter than 500 rounds, and the system's own share of a lone delta.
-    for name in ("chain of 6 rounds, whole", "stream of 200 deltas, 50 us apart: CPU a delta"):
+    for name in (
+        "chain of 6 rounds, whole",
+        "stream of 200 deltas, 50 us apart: CPU a delta",
+        "WebSocket, stream of 200 deltas, 10 us apart: CPU a delta",
+        "WebSocket, stream of 200 deltas, 10 us apart: total",
+    ):
         assert re.search(rf"^{name} +[\d.,]+ \w+  ", table, re.MULTILINE)
     held = sum(word == "ok" for _, _, word in rows)
     assert verdict == f"bench: {held} of {len(rows)} within limits"
