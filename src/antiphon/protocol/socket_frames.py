@@ -79,7 +79,10 @@ def encode_error_frame(error: AntiphonError, lane: str | None) -> bytes:
     told.code = told.code or told.type
     frame: dict[str, Any] = {"type": "error", "status": error.status, "error": told}
     if error.headers:
-        frame["headers"] = {name.lower(): value for name, value in error.headers.items()}
+        # The SDKs' types have them in the error, Codex reads them beside it.
+        headers = {name.lower(): value for name, value in error.headers.items()}
+        frame["error"] = {**msgspec.to_builtins(told), "headers": headers}
+        frame["headers"] = headers
     if lane is not None:
         frame["stream_id"] = lane
     return _encode(frame)
