@@ -10,7 +10,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 # Arguments for `make run`, `make test` and `make bench`.
 ARGS ?=
 
-.PHONY: run test check lint types imports sizes bench docs lock newest clean help
+.PHONY: run test check lint types imports sizes bench docs lock newest clients client-tests clean help
 
 help:
 	@echo "make run     set up, then serve the embedded model on 127.0.0.1:8300 (downloads 491 MB once)"
@@ -19,6 +19,8 @@ help:
 	@echo "make bench   measure against the same requests made directly"
 	@echo "make docs    write the generated reference pages"
 	@echo "make newest  run the SDK tests against the newest openai package"
+	@echo "make clients install the SDKs and programs that the client tests drive (about 1 GB, in .clients)"
+	@echo "make client-tests  install them, run those tests"
 	@echo "make lock    lock the newest dependencies"
 	@echo "make clean   remove the environment and caches"
 
@@ -61,6 +63,12 @@ newest: $(DEV_STAMP)
 	$(VENV)-newest/bin/python -m pytest -m "not real_model and not fuzz and not bench and not faults_long" \
 		tests/scenarios tests/clients tests/unit
 
+clients: | $(BIN)/python
+	$(BIN)/python -m tools.set_up_clients
+
+client-tests: $(DEV_STAMP)
+	$(BIN)/python -m tools.run_client_tests
+
 lock: $(DEV_STAMP)
 	$(BIN)/python -m pip install -q --disable-pip-version-check uv
 	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --python-version 3.11 \
@@ -69,7 +77,7 @@ lock: $(DEV_STAMP)
 		pyproject.toml --extra local --extra mcp --extra pdf --group dev -o requirements/dev.lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-newest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-newest .clients .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -25,7 +25,7 @@ WORKPLACE = tuple(
 )
 _BINARY = frozenset({".png", ".gz", ".zst", ".whl", ".db", ".ico"})
 _FOREIGN = frozenset(
-    {"build", "dist", "__pycache__", ".git", ".cache", ".hypothesis", ".venv", ".venv-newest"}
+    {"build", "dist", "__pycache__", ".git", ".cache", ".clients", ".hypothesis", ".venv", ".venv-newest"}
 )
 
 

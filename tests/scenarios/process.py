@@ -65,10 +65,14 @@ class ServerProcess:
 
 @contextmanager
 def start_server(
-    folder: Path, script: dict[str, Any] | None = None, **variables: str
+    folder: Path, script: dict[str, Any] | None = None, *, upstream: str | None = None, **variables: str
 ) -> Iterator[ServerProcess]:
-    """`antiphon serve --scripted` on a free port with the data folder `folder/data`; killed at the end."""
-    command = [sys.executable, "-m", "antiphon", "serve", "--scripted", "--port", "0"]
+    """`antiphon serve` on a free port with the data folder `folder/data`; killed at the end.
+
+    The scripted model answers, or the model server at the address `upstream`.
+    """
+    models = ["--scripted"] if upstream is None else ["--upstream", upstream]
+    command = [sys.executable, "-m", "antiphon", "serve", *models, "--port", "0"]
     command += ["--data", str(folder / "data")]
     if script is not None:
         path = folder / "script.json"
