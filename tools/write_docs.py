@@ -22,6 +22,7 @@ from antiphon.config.settings import PROFILE_SENTENCES
 from antiphon.context import Profile
 from antiphon.engine import Catalog, Engine, Services
 from antiphon.protocol.lifecycle import draw_table
+from antiphon.server import Admission
 from antiphon.server.routes import Routes
 from antiphon.server.settings import ServerLimits
 from antiphon.store.memory import MemoryStore
@@ -184,7 +185,7 @@ def render_endpoint_table() -> str:
 def list_operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Method, path and operation of everything in the OpenAPI document."""
     engine = Engine(Services(catalog=Catalog({}, {}), store=MemoryStore()))
-    document = msgspec.json.decode(Routes(engine, ServerLimits()).describe())
+    document = msgspec.json.decode(Routes(engine, ServerLimits(), Admission()).describe())
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             yield method.upper(), path, operation

@@ -26,7 +26,7 @@ from antiphon.backends.local.runtime import LocalRuntime, LocalRuntimeError, Run
 from antiphon.backends.profiles import PROFILES
 from antiphon.backends.responses import ResponsesBackend
 from antiphon.backends.scripted import ScriptedBackend, load_script
-from antiphon.config import Config, EndpointSettings, ServeFacts, load_seal_keys
+from antiphon.config import Config, EndpointSettings, KeySettings, ServeFacts, load_seal_keys
 from antiphon.context import Profile
 from antiphon.engine import (
     Alias,
@@ -46,7 +46,15 @@ from antiphon.hosted.mcp import SdkMcpConnector, is_sdk_installed
 from antiphon.hosted.mcp_limits import McpLimits
 from antiphon.hosted.searxng import SearxngSearch
 from antiphon.protocol.errors import AntiphonError
-from antiphon.server import Application, Key, Keyring, ServerLimits
+from antiphon.server import (
+    Admission,
+    AdmissionLimits,
+    Application,
+    Key,
+    KeyLimits,
+    Keyring,
+    ServerLimits,
+)
 from antiphon.server.log_format import open_log
 from antiphon.server.socket_protocol import PING_INTERVAL_S, SocketProtocol
 from antiphon.store.interface import StoreSettings
@@ -106,12 +114,25 @@ def build_application(config: Config, engine: Engine) -> Application:
     """The ASGI application over an engine."""
     limits = config.limits
     keys = [
-        Key(sha256=key.sha256, tenant=key.tenant or name, zero_retention=key.zero_retention)
+        Key(
+            sha256=key.sha256,
+            tenant=key.tenant or name,
+            zero_retention=key.zero_retention,
+            limits=_build_key_limits(key),
+        )
         for name, key in config.keys.items()
     ]
+    admission = Admission(
+        AdmissionLimits(
+            max_responses=limits.max_responses,
+            max_waiting=limits.max_waiting,
+            queue_wait_s=limits.queue_wait_s,
+        )
+    )
     return Application(
         engine,
         keys=Keyring(keys, zero_retention=config.server.zero_retention),
+        admission=admission,
         limits=ServerLimits(
             body_bytes=limits.body_bytes,
             body_decompressed_bytes=limits.body_decompressed_bytes,
@@ -127,6 +148,14 @@ def build_application(config: Config, engine: Engine) -> Application:
             websocket_running=limits.websocket_running,
             websocket_waiting=limits.websocket_waiting,
         ),
+    )
+
+
+def _build_key_limits(key: KeySettings) -> KeyLimits | None:
+    if not key.max_responses and not key.requests_per_minute:
+        return None
+    return KeyLimits(
+        name=key.name, max_responses=key.max_responses, requests_per_minute=key.requests_per_minute
     )
 
 

@@ -164,7 +164,7 @@ def test_a_server_that_is_told_to_stop_ends_what_runs_and_keeps_what_waits(tmp_p
         async with server.connect() as client:
             for seen in running:
                 response = await check_stream(client, seen)
-                assert (response["status"], response["error"]["code"]) == ("failed", "server_is_overloaded")
+                assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
             assert read_text(await poll(client, polled[0])) == SHORT
             for seen in waiting:
                 assert read_text(await poll(client, seen.id)) == SHORT
@@ -224,7 +224,7 @@ def test_a_second_signal_ends_what_runs_at_once(tmp_path: Path) -> None:
     async def second(server: ServerProcess) -> None:
         async with server.connect() as client:
             failed = (await client.retrieve(ids[0])).body
-            assert (failed["status"], failed["error"]["code"]) == ("failed", "server_is_overloaded")
+            assert (failed["status"], failed["error"]["code"]) == ("failed", "server_error")
 
     with start_server(tmp_path, SCRIPT, ANTIPHON_LIMITS__SHUTDOWN_S="600") as server:
         asyncio.run(asyncio.wait_for(begin_stop(server), 30))

@@ -33,7 +33,7 @@ def test_a_stream_that_outlives_the_wait_gets_its_terminal_event_and_can_be_read
         asyncio.run(story())
         assert server.wait() == 0
     last = seen[-1]
-    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_is_overloaded")
+    assert (last["type"], last["response"]["error"]["code"]) == ("response.failed", "server_error")
 
     async def look() -> None:
         async with server.connect() as client:
@@ -76,4 +76,4 @@ def test_a_plain_request_that_is_cut_short_is_answered_in_the_apis_shape() -> No
     start, body = asyncio.run(story())
     assert start["status"] == 503
     error = msgspec.json.decode(body["body"])["error"]
-    assert (error["type"], error["code"]) == ("server_error", "server_is_overloaded")
+    assert (error["type"], error["code"]) == ("server_error", "server_error")

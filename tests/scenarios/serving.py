@@ -18,7 +18,7 @@ from antiphon.client.app_transport import AppTransport
 from antiphon.client.transport import TransportLimits
 from antiphon.config import load_config
 from antiphon.engine import BackgroundSettings, Catalog, Engine, Services, WindowCache
-from antiphon.server import Application, ServerLimits
+from antiphon.server import Admission, Application, ServerLimits
 from antiphon.store import Store
 from antiphon.store.memory import MemoryStore
 from tests.scenarios.client import StrictClient
@@ -68,9 +68,11 @@ async def serve_doubles(
     *,
     cache_bytes: int = 1 << 28,
     background: BackgroundSettings | None = None,
+    admission: Admission | None = None,
+    idle_s: float = WAIT_S,
     **limits: Any,
 ) -> AsyncIterator[StrictClient]:
-    """A server over the doubles that a test holds in its hands."""
+    """A server over the doubles that a test holds in its hands; its client waits `idle_s` for anything to come."""
     services = Services(
         catalog=Catalog({backend.name: backend}, {}),
         store=store or MemoryStore(),
@@ -78,7 +80,10 @@ async def serve_doubles(
     )
     engine = Engine(services, background=background)
     await engine.start()
-    transport = AppTransport(Application(engine, limits=ServerLimits(**limits)), _TRANSPORT_LIMITS)
+    transport = AppTransport(
+        Application(engine, limits=ServerLimits(**limits), admission=admission),
+        TransportLimits(idle_timeout_s=idle_s, close_timeout_s=WAIT_S),
+    )
     try:
         yield StrictClient(transport)
     finally:

@@ -134,7 +134,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 300.0
     endpoint_connections: Annotated[
         int, Meta(ge=1, description="The most connections at once to one endpoint; further requests wait.")
-    ] = 256
+    ] = 1_000
     keep_alive_s: Annotated[
         float,
         Meta(
@@ -143,6 +143,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             description="Seconds of silence after which a stream repeats `response.in_progress`.",
         ),
     ] = 15.0
+    max_responses: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The most requests of all clients that ask models at once; further ones wait. Background "
+            "responses have `background_workers` instead. 0: any number.",
+        ),
+    ] = 1_000
+    max_waiting: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The most requests that wait for one of `max_responses`; more are refused with 429.",
+        ),
+    ] = 1_000
+    queue_wait_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=DAY_S,
+            description="Seconds that a request waits for one of `max_responses`; then it is refused with 429.",
+        ),
+    ] = 30.0
     websocket_connections: Annotated[
         int,
         Meta(ge=1, description="The most WebSocket connections at once; more are refused with 503."),
@@ -397,6 +420,22 @@ class KeySettings(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="Keep nothing of this key's requests, as `server.zero_retention` does for all."),
     ] = False
+    max_responses: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The most requests to models that this key has open at once; more are refused with 429. "
+            "0: any number.",
+        ),
+    ] = 0
+    requests_per_minute: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="The most requests to models that this key sends in a minute, at once or one by one; more "
+            "are refused with 429. 0: any number.",
+        ),
+    ] = 0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):

@@ -220,7 +220,8 @@ class ServerStoppingError(AntiphonError):
     """The server is stopping; send the request again."""
 
     status = 503
-    code = "server_is_overloaded"
+    # Not "overloaded": clients take that for a reason to give up, and this one passes with the next server.
+    code = "server_error"
 
 
 class OverloadedError(AntiphonError):

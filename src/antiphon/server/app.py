@@ -13,6 +13,7 @@ import msgspec
 from antiphon.engine import Engine, Round
 from antiphon.protocol.errors import AntiphonError, ServerStoppingError
 from antiphon.protocol.requests import CreateRequest, decode_create_request
+from antiphon.server.admission import Admission, Lease
 from antiphon.server.bodies import LARGE_BODY_BYTES, ClientGoneError, check_input_length, read_body
 from antiphon.server.headers import read_headers
 from antiphon.server.keys import Access, Keyring
@@ -26,19 +27,27 @@ from antiphon.server.streaming import DisconnectWatch, StreamSender
 
 _log = logging.getLogger("antiphon.server")
 _encode = msgspec.json.Encoder().encode
+#: The connection is not used again.
+_LAST_ANSWER = (b"connection", b"close")
 
 
 class Application:
     """An ASGI application over an engine."""
 
     def __init__(
-        self, engine: Engine, *, keys: Keyring | None = None, limits: ServerLimits | None = None
+        self,
+        engine: Engine,
+        *,
+        keys: Keyring | None = None,
+        limits: ServerLimits | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self._engine = engine
+        self._admission = admission or Admission()
         self._keys = keys or Keyring()
         self._limits = limits or ServerLimits()
-        self._routes = Routes(engine, self._limits)
-        self._sockets = Sockets(engine, self._keys, self._limits)
+        self._routes = Routes(engine, self._limits, self._admission)
+        self._sockets = Sockets(engine, self._keys, self._limits, self._admission)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """One request."""
@@ -57,8 +66,10 @@ class Application:
         except AntiphonError as error:
             if error.status >= 500:
                 _log.warning("%s: %s", request_id.decode(), describe_error(error))
+            if isinstance(error, ServerStoppingError):
+                answering.extra = (*answering.extra, _LAST_ANSWER)
             if not answering.started:
-                await send_error(send, request_id, error)
+                await send_error(answering, request_id, error)
         except ClientGoneError:
             return
         except Exception:  # noqa: BLE001 - the request is one of the three places that catch broadly
@@ -67,7 +78,8 @@ class Application:
                 await send_error(send, request_id, AntiphonError(INTERNAL_ERROR))
 
     def stop(self) -> None:
-        """The server stops soon: connections that stay open take nothing new and are closed when they are idle."""
+        """The server stops soon: nothing new is taken, and connections that stay open are closed when they are idle."""
+        self._admission.stop()
         self._sockets.stop()
 
     async def _create(
@@ -86,7 +98,10 @@ class Application:
         watch = DisconnectWatch(receive)
         round_: Round | None = None
         sender: StreamSender | None = None
+        lease: Lease | None = None
         try:
+            lease = await self._admission.enter(access)
+            send.extra = lease.headers
             round_ = await self._engine.open_round(
                 request, access.tenant, zero_retention=access.zero_retention
             )
@@ -116,8 +131,12 @@ class Application:
             raise
         finally:
             watch.close()
-            if round_ is not None:
-                await round_.close()
+            try:
+                if round_ is not None:
+                    await round_.close()
+            finally:
+                if lease is not None:
+                    lease.leave()
 
     async def _queue(
         self,
@@ -129,6 +148,7 @@ class Application:
         request_id: bytes,
     ) -> None:
         """A background response: told at once that it waits, or streamed; it goes on when the client leaves."""
+        send.extra = self._admission.charge(access)
         live = await self._engine.submit(request, body, access.tenant, zero_retention=access.zero_retention)
         if request.stream:
             source = await self._engine.background.follow(access.tenant, live.id)
@@ -150,19 +170,22 @@ class Application:
 
 
 class _Answering:
-    """`send` that remembers whether an answer has begun."""
+    """`send` that remembers whether an answer has begun, and adds `extra` to its headers."""
 
-    __slots__ = ("_send", "started")
+    __slots__ = ("_send", "extra", "started")
 
     def __init__(self, send: Any) -> None:
         self._send = send
+        self.extra: tuple[tuple[bytes, bytes], ...] = ()
         self.started = False
 
     async def __call__(self, message: Any) -> None:
         self.started = True
+        if self.extra and message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *self.extra]}
         await self._send(message)
 
     def begin(self) -> Any:
-        """The bare `send`, for an answer that begins now: a call less for each of its messages."""
+        """For an answer that begins now: without `extra` the bare `send`, a call less for each of its messages."""
         self.started = True
-        return self._send
+        return self if self.extra else self._send

@@ -17,19 +17,30 @@ from antiphon.protocol.errors import AuthenticationError, ForbiddenError
 DEFAULT_TENANT = "default"
 
 
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much one key may ask; 0 is no limit. `name` is the key's in the configuration."""
+
+    name: str
+    #: Responses at once.
+    max_responses: int = 0
+    requests_per_minute: int = 0
+
+
 class Key(msgspec.Struct, frozen=True, kw_only=True):
-    """One key: its digest, the tenant whose data it sees, and whether anything is kept for it."""
+    """One key: its digest, the tenant whose data it sees, whether anything is kept for it, and its limits."""
 
     sha256: str
     tenant: str
     zero_retention: bool = False
+    limits: KeyLimits | None = None
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What a request may do: whose data it sees, and whether nothing of it may be kept."""
+    """What a request may do: whose data it sees, whether nothing of it may be kept, and its key's limits."""
 
     tenant: str
     zero_retention: bool = False
+    limits: KeyLimits | None = None
 
 
 class Keyring:
@@ -37,7 +48,8 @@ class Keyring:
 
     def __init__(self, keys: Iterable[Key] = (), *, zero_retention: bool = False) -> None:
         self._accesses = {
-            key.sha256.lower(): Access(key.tenant, zero_retention or key.zero_retention) for key in keys
+            key.sha256.lower(): Access(key.tenant, zero_retention or key.zero_retention, key.limits)
+            for key in keys
         }
         self._keyless = Access(DEFAULT_TENANT, zero_retention)
 

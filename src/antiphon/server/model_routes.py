@@ -1,13 +1,14 @@
 """The models routes, and Chat Completions handed on as it came."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
 
 from antiphon.engine import Engine, Relayed
 from antiphon.engine.relay import open_relay
-from antiphon.protocol.errors import ForbiddenError, NotFoundError
+from antiphon.protocol.errors import BackendError, ForbiddenError, NotFoundError, RequestError
 from antiphon.protocol.responses import ModelList, ModelObject
 from antiphon.server.bodies import ClientGoneError
 from antiphon.server.route import Call, RouteSpec
@@ -67,6 +68,7 @@ class ModelRoutes:
                 body=SentChat,
                 errors=("404", "429", "502", "504"),
                 streams=True,
+                asks_model=True,
             ),
         )
 
@@ -74,7 +76,11 @@ class ModelRoutes:
         return _encode(ModelList(data=await self._list_objects()))
 
     async def _get(self, call: Call) -> bytes:
-        return _encode(await self._find(call.get_path("model")))
+        model = await self._find(call.get_path("model"))
+        # The model is listed whether or not its server can be asked now.
+        with contextlib.suppress(BackendError, RequestError):
+            model.antiphon = await self._engine.tell_model(model.id)
+        return _encode(model)
 
     async def _delete(self, call: Call) -> bytes:
         model = await self._find(call.get_path("model"))

@@ -45,7 +45,8 @@ class ResponseRoutes:
                 handler=self._count,
                 answer=InputTokens,
                 body="CountRequest",
-                errors=("404", "502"),
+                errors=("404", "429", "502"),
+                asks_model=True,
             ),
             RouteSpec(
                 method="GET",

@@ -87,6 +87,8 @@ class RouteSpec(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[str, ...] = ()
     #: Whether the answer may be server-sent events.
     streams: bool = False
+    #: Whether a model server is asked, so that it needs a place at the door.
+    asks_model: bool = False
     #: Whether it is an addition of ours to the API.
     ours: bool = False
     #: Whether it answers without a key.

@@ -18,9 +18,10 @@ from antiphon.protocol.errors import (
     ServerStoppingError,
     UpgradeRequiredError,
 )
-from antiphon.server.bodies import read_body
+from antiphon.server.admission import Admission, Lease
+from antiphon.server.bodies import ClientGoneError, read_body
 from antiphon.server.conversation_routes import ConversationRoutes
-from antiphon.server.keys import Keyring
+from antiphon.server.keys import Access, Keyring
 from antiphon.server.model_routes import ModelRoutes
 from antiphon.server.openapi import render_openapi
 from antiphon.server.replies import send_json
@@ -65,8 +66,9 @@ OTHER_APIS: frozenset[str] = frozenset(
 class Routes:
     """The router and its handlers."""
 
-    def __init__(self, engine: Engine, limits: ServerLimits) -> None:
+    def __init__(self, engine: Engine, limits: ServerLimits, admission: Admission) -> None:
         self._limits = limits
+        self._admission = admission
         self.specs: tuple[RouteSpec, ...] = (
             *ResponseRoutes(engine).list_specs(),
             *ConversationRoutes(engine).list_specs(),
@@ -98,8 +100,29 @@ class Routes:
         body = b""
         if spec.body is not None and not (spec.body_optional and _has_no_body(headers)):
             body = await read_body(headers, receive, self._limits)
-        answer = await spec.handler(Call(request=request, access=access, body=body))
-        await self._send(answer, receive, send, request_id)
+        call = Call(request=request, access=access, body=body)
+        if not spec.asks_model:
+            await self._send(await spec.handler(call), receive, send, request_id)
+            return
+        lease = await self._enter(access, receive)
+        try:
+            send.extra = lease.headers
+            await self._send(await spec.handler(call), receive, send, request_id)
+        finally:
+            lease.leave()
+
+    async def _enter(self, access: Access, receive: Any) -> Lease:
+        """A place for a request to a model; a client that leaves waits no longer."""
+        watch = DisconnectWatch(receive)
+        try:
+            return await self._admission.enter(access)
+        except asyncio.CancelledError:
+            if not watch.left:
+                raise
+            watch.take_back_cancellation()
+            raise ClientGoneError from None
+        finally:
+            watch.close()
 
     async def _send(self, answer: Answer, receive: Any, send: Any, request_id: bytes) -> None:
         if isinstance(answer, bytes):

@@ -30,6 +30,7 @@ from antiphon.protocol.socket_frames import (
     read_parent,
     read_socket_request,
 )
+from antiphon.server.admission import Admission, Lease
 from antiphon.server.bodies import LARGE_BODY_BYTES, check_input_length
 from antiphon.server.headers import read_headers
 from antiphon.server.keys import Access, Keyring
@@ -52,8 +53,9 @@ RETRY_AFTER_S = 1
 class Sockets:
     """All WebSocket connections of one server."""
 
-    def __init__(self, engine: Engine, keys: Keyring, limits: ServerLimits) -> None:
+    def __init__(self, engine: Engine, keys: Keyring, limits: ServerLimits, admission: Admission) -> None:
         self._engine = engine
+        self._admission = admission
         self._keys = keys
         self._limits = limits
         self._sessions: set[SocketSession] = set()
@@ -69,7 +71,7 @@ class Sockets:
             await _refuse_upgrade(scope, send, request_id, error)
             return
         await send({"type": "websocket.accept", "headers": [(b"x-request-id", request_id), *ANSWER_HEADERS]})
-        session = SocketSession(self._engine, access, self._limits, receive, send)
+        session = SocketSession(self._engine, access, self._limits, self._admission, receive, send)
         self._sessions.add(session)
         try:
             await session.run()
@@ -117,7 +119,16 @@ class _Lane:
 class SocketSession:
     """One connection: reads frames, gives them to lanes, and sends what these answer."""
 
-    def __init__(self, engine: Engine, access: Access, limits: ServerLimits, receive: Any, send: Any) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        access: Access,
+        limits: ServerLimits,
+        admission: Admission,
+        receive: Any,
+        send: Any,
+    ) -> None:
+        self._admission = admission
         self._connection: Connection = engine.connect(access.tenant, zero_retention=access.zero_retention)
         self._access = access
         self._limits = limits
@@ -349,6 +360,10 @@ class SocketSession:
 
     # What `_Answering` needs
 
+    async def enter(self) -> Lease:
+        """A place among all requests that ask models; waits for one."""
+        return await self._admission.enter(self._access)
+
     @property
     def connection(self) -> Connection:
         """What this connection can continue."""
@@ -381,12 +396,15 @@ class _Answering:
     def __init__(self, session: SocketSession, lane: str | None) -> None:
         self._session = session
         self._lane = lane
+        self._lease: Lease | None = None
         self._round: Round | None = None
         self._sender: LaneSender | None = None
 
     async def run(self, request: CreateRequest) -> None:
         """The whole response."""
         connection = self._session.connection
+        if request.generate:
+            self._lease = await self._session.enter()
         self._round = await connection.open_round(request, self._lane)
         try:
             await self._round.start(self._session.status_wait_s)
@@ -414,8 +432,12 @@ class _Answering:
 
     async def close(self) -> None:
         """Let go of everything."""
-        if self._round is not None:
-            await self._round.close()
+        try:
+            if self._round is not None:
+                await self._round.close()
+        finally:
+            if self._lease is not None:
+                self._lease.leave()
 
 
 async def _refuse_upgrade(scope: Any, send: Any, request_id: bytes, error: AntiphonError) -> None:
