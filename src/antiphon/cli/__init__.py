@@ -38,6 +38,11 @@ COMMANDS = {
     ),
     "ask": CommandPlace("antiphon.cli.ask", "ask", "Ask a question and stream the answer."),
     "check": CommandPlace("antiphon.cli.check", "check", "Check whether a server keeps the state it claims."),
+    "codex-config": CommandPlace(
+        "antiphon.cli.codex_config",
+        "codex_config",
+        "Print a configuration for Codex that fits the running server.",
+    ),
     "models": CommandPlace(
         "antiphon.cli.models", "models", "List, download, verify or remove embedded models."
     ),

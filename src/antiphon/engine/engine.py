@@ -31,7 +31,7 @@ from antiphon.engine.unstored import LaneRounds, UnstoredMemory, UnstoredRounds
 from antiphon.protocol.errors import NotFoundError, RequestError, StoreError
 from antiphon.protocol.items import decode_stored_item
 from antiphon.protocol.requests import CreateRequest, decode_create_request
-from antiphon.protocol.responses import DeletedResponse, InputTokens, ListPage, Response
+from antiphon.protocol.responses import DeletedResponse, InputTokens, ListPage, ModelTold, Response
 from antiphon.protocol.showing import show_item
 from antiphon.store import Job, Record
 
@@ -243,6 +243,14 @@ class Engine:
     async def list_models(self) -> list[ModelFacts]:
         """Every model name that a request may use."""
         return await self.services.catalog.list_models()
+
+    async def tell_model(self, name: str) -> ModelTold:
+        """What is known of one model; raises as a request that names it would."""
+        target = await self.services.catalog.find(name)
+        profile = target.profile
+        return ModelTold(
+            window_tokens=target.window_tokens, sees_images=profile.sees_images, efforts=profile.efforts
+        )
 
     async def check(self) -> None:
         """Raise unless a request could be stored now."""

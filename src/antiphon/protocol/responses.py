@@ -141,13 +141,22 @@ class InputTokens(msgspec.Struct, kw_only=True):
     antiphon: dict[str, Any] | UnsetType = UNSET
 
 
+class ModelTold(msgspec.Struct, kw_only=True):
+    """What is known of a model: how many tokens its window holds, whether it sees images, its reasoning efforts."""
+
+    window_tokens: int | None
+    sees_images: bool | None
+    efforts: tuple[str, ...]
+
+
 class ModelObject(msgspec.Struct):
-    """A model that this server offers."""
+    """A model that this server offers; `antiphon` where one alone is asked for and its server tells of it."""
 
     id: str
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = ""
+    antiphon: ModelTold | UnsetType = UNSET
 
 
 class ModelList(msgspec.Struct):

@@ -1,0 +1,182 @@
+"""`antiphon codex-config` against servers that answer as they are told: what is printed, refused and written."""
+
+import http.server
+import json
+import threading
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.cli import FAILED, MISUSED, run
+from antiphon.cli.codex_config import CATALOG_NAME, MODELS_DESCRIBED, CodexModel, describe_entry
+
+STOP_S = 20.0
+#: What Codex 0.171 demands of an entry.
+DEMANDED = {
+    "slug",
+    "display_name",
+    "base_instructions",
+    "supported_reasoning_levels",
+    "shell_type",
+    "visibility",
+    "supported_in_api",
+    "priority",
+    "support_verbosity",
+    "truncation_policy",
+    "experimental_supported_tools",
+}
+TOLD = {"window_tokens": 65536, "sees_images": False, "efforts": ["low", "high", "max"]}
+MODELS: dict[str, Any] = {
+    "/v1/models": {"object": "list", "data": [{"id": "toy"}, {"id": "org/big"}]},
+    "/v1/models/toy": {"id": "toy", "antiphon": TOLD},
+    "/v1/models/org/big": {"id": "org/big"},
+}
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No test sees or touches the folders of the person who runs it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+@contextmanager
+def serve(answers: dict[str, Any]) -> Iterator[str]:
+    """A server with these answers by path; 404 for every other."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer = answers.get(self.path)
+            body = json.dumps(
+                answer if answer is not None else {"error": {"message": "Nothing here."}}
+            ).encode()
+            self.send_response(200 if answer is not None else 404)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing: tests print what fails."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        finally:
+            server.shutdown()
+            thread.join(STOP_S)
+
+
+def test_the_configuration_is_toml_that_names_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours: the first model that the server lists, and a catalog beside the file."""
+    with serve(MODELS) as url:
+        assert run(["codex-config", "--url", url]) == 0
+    output = capsys.readouterr()
+    assert tomllib.loads(output.out) == {
+        "model": "toy",
+        "model_provider": "antiphon",
+        "model_catalog_json": CATALOG_NAME,
+        "model_providers": {
+            "antiphon": {
+                "name": "Antiphon",
+                "base_url": url,
+                "wire_api": "responses",
+                "supports_websockets": False,
+            }
+        },
+    }
+    assert "does not tell how many tokens org/big holds" in output.err
+
+
+def test_the_catalog_tells_what_the_server_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours: window, images and efforts are the server's; what it does not tell is left open or given."""
+    with serve(MODELS) as url:
+        assert run(["codex-config", "--url", url, "--catalog", "--window", "9000"]) == 0
+    output = capsys.readouterr()
+    toy, big = json.loads(output.out)["models"]
+    assert not output.err
+    assert set(toy) >= DEMANDED
+    assert (toy["slug"], toy["context_window"], toy["input_modalities"]) == ("toy", 65536, ["text"])
+    assert [level["effort"] for level in toy["supported_reasoning_levels"]] == ["low", "high"]
+    assert toy["default_reasoning_level"] == "high"
+    assert (big["slug"], big["context_window"], big["priority"]) == ("org/big", 9000, 2)
+    assert big["input_modalities"] == ["text", "image"]
+
+
+def test_a_small_window_is_not_filled_by_one_output() -> None:
+    """Ours: what Codex keeps of a tool's output is a share of the window."""
+    small = describe_entry(CodexModel("m", 4096, True, ()), "Work.", 1)
+    large = describe_entry(CodexModel("m", 1_000_000, True, ()), "Work.", 1)
+    unknown = describe_entry(CodexModel("m", None, True, ()), "Work.", 1)
+    limits = [entry["truncation_policy"]["limit"] for entry in (small, large, unknown)]
+    assert limits == [512, 10_000, 10_000]
+    assert "context_window" not in unknown
+
+
+def test_files_are_written_once(capsys: pytest.CaptureFixture[str], workplace: Path) -> None:
+    """Ours: what is there is overwritten on demand alone."""
+    with serve(MODELS) as url:
+        assert run(["codex-config", "--url", url, "--model", "toy", "--out", "home"]) == 0
+        written = (workplace / "home" / "config.toml").read_text(encoding="utf-8")
+        assert (workplace / "home" / tomllib.loads(written)["model_catalog_json"]).is_file()
+        assert (
+            run(["codex-config", "--url", url, "--model", "toy", "--websocket", "--out", "home"]) == MISUSED
+        )
+        assert "There is already" in capsys.readouterr().err
+        assert (workplace / "home" / "config.toml").read_text(encoding="utf-8") == written
+        assert run(["codex-config", "--url", url, "--websocket", "--out", "home", "--force"]) == 0
+    forced = tomllib.loads((workplace / "home" / "config.toml").read_text(encoding="utf-8"))
+    assert forced["model_providers"]["antiphon"]["supports_websockets"] is True
+
+
+def test_remote_compaction_needs_a_server_that_compacts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Client: Codex asks for compaction by the provider's name and has no other way once that fails."""
+    with serve({**MODELS, "/openapi.json": {"paths": {"/v1/responses": {}}}}) as url:
+        assert run(["codex-config", "--url", url, "--remote-compaction"]) == FAILED
+        refused = capsys.readouterr()
+        assert not refused.out
+        assert "Leave --remote-compaction out" in refused.err
+    with serve({**MODELS, "/openapi.json": {"paths": {"/v1/responses/compact": {}}}}) as url:
+        assert run(["codex-config", "--url", url, "--remote-compaction", "--model", "toy"]) == 0
+    provider = tomllib.loads(capsys.readouterr().out)["model_providers"]["antiphon"]
+    assert provider["name"] == "Azure"
+
+
+@pytest.mark.parametrize(
+    ("answers", "options", "status", "said"),
+    [
+        (MODELS, ["--model", "toys"], MISUSED, "It lists: toy, org/big."),
+        ({"/v1/models": {"data": []}}, [], FAILED, "lists no models"),
+        ({}, [], FAILED, "404"),
+        (MODELS, ["--catalog", "--out", "home"], MISUSED, "leave --catalog out"),
+        (MODELS, ["--force"], MISUSED, "goes with --out"),
+        (MODELS, ["--key-env", "NO_SUCH_KEY"], MISUSED, "NO_SUCH_KEY"),
+    ],
+)
+def test_what_cannot_be_done_is_told(
+    capsys: pytest.CaptureFixture[str], answers: dict[str, Any], options: list[str], status: int, said: str
+) -> None:
+    """Ours: one message with the remedy, and nothing on standard output."""
+    with serve(answers) as url:
+        assert run(["codex-config", "--url", url, *options]) == status
+    output = capsys.readouterr()
+    assert not output.out
+    assert said in output.err
+
+
+def test_a_long_list_of_models_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours: each model costs a request, so some are described, and the person is told to choose."""
+    names = [f"m{number}" for number in range(MODELS_DESCRIBED + 3)]
+    answers = {f"/v1/models/{name}": {"id": name, "antiphon": TOLD} for name in names}
+    with serve({**answers, "/v1/models": {"data": [{"id": name} for name in names]}}) as url:
+        assert run(["codex-config", "--url", url, "--catalog"]) == 0
+    output = capsys.readouterr()
+    assert len(json.loads(output.out)["models"]) == MODELS_DESCRIBED
+    assert "3 more models are left out" in output.err
