@@ -207,7 +207,7 @@ class Assembler:
     def fail(self, error: AntiphonError) -> None:
         """End here: what is open is closed as incomplete."""
         if self.outcome is None:
-            self._close_all("incomplete")
+            self._break_off()
             self.outcome = Outcome(status="failed", error=error)
 
     def end_unasked(self) -> None:
@@ -218,8 +218,21 @@ class Assembler:
     def cancel(self) -> None:
         """The client left: what is open is closed as incomplete, nothing more is made."""
         if self.outcome is None:
-            self._close_all("incomplete")
+            self._break_off()
             self.outcome = Outcome(status="cancelled")
+
+    def _break_off(self) -> None:
+        """Close what is open. A call that is not whole is kept and shown in the response, and not told as done:
+
+        clients run a call when they hear that it is done, and would run half of one, then again after the retry.
+        """
+        emits = self._sink.emit
+        self._sink.emit = emits and not _is_run_by_client(self._writer)
+        self._close("incomplete")
+        # Calls that waited for that one have not even been told of.
+        self._sink.emit = emits and not self._pending
+        self._close_all("incomplete")
+        self._sink.emit = emits
 
     def _open_text(self, event: TextDelta) -> None:
         # Blank text before or between calls is a template's habit, not an answer; it is kept until text comes.
@@ -501,3 +514,22 @@ def _is_object(text: str) -> bool:
     except (msgspec.DecodeError, RecursionError):
         return False
     return True
+
+
+#: The calls that clients run, as a server names them that hands on its own items.
+_RUN_BY_CLIENT = frozenset(
+    {
+        "function_call",
+        "custom_tool_call",
+        "local_shell_call",
+        "shell_call",
+        "apply_patch_call",
+        "tool_search_call",
+    }
+)
+
+
+def _is_run_by_client(writer: Writer | None) -> bool:
+    if type(writer) is PassingWriter:
+        return writer.item_type in _RUN_BY_CLIENT
+    return isinstance(writer, CALL_WRITERS)
