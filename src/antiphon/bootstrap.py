@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import uvicorn
@@ -223,7 +223,7 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
         server = _Server(
             uvicorn.Config(
                 application,
-                http="auto",
+                http=_pick_http_protocol(),
                 ws=SocketProtocol if config.server.websocket else "none",
                 ws_max_size=config.limits.body_decompressed_bytes,
                 ws_ping_interval=PING_INTERVAL_S,
@@ -353,6 +353,15 @@ def _pick_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         # No uvloop on this platform: asyncio's own loop serves too.
         return None
     return uvloop.new_event_loop
+
+
+def _pick_http_protocol() -> "type[asyncio.Protocol] | Literal['auto']":
+    try:
+        from antiphon.server.http_protocol import HttpProtocol
+    except ImportError:
+        # No httptools on this platform: uvicorn has another one.
+        return "auto"
+    return HttpProtocol
 
 
 def _build_search(config: Config) -> SearchProvider | None:

@@ -42,6 +42,11 @@ class StrictClient:
         #: Keys of items that the test itself sent and that no model of the package has.
         self.echoed_keys: frozenset[str] = frozenset()
 
+    @property
+    def transport(self) -> Transport:
+        """For what is no request with an answer: a connection."""
+        return self._transport
+
     def with_key(self, key: str | None) -> "StrictClient":
         """The same server, asked with another key."""
         return StrictClient(self._transport, key=key)

@@ -5,7 +5,7 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
@@ -37,7 +37,7 @@ class Line:
         self.socket = socket.create_connection((address.hostname, address.port), timeout=BOUND_S)
         self._file = self.socket.makefile("rb")
 
-    def __enter__(self) -> "Line":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -126,6 +126,30 @@ def test_a_place_that_comes_in_the_moment_of_leaving_goes_to_the_next() -> None:
     run(story)
 
 
+def test_a_place_passes_by_those_that_have_just_stopped_waiting() -> None:
+    """Ours: whose wait ended in this very moment, its task not run yet, holds up nobody behind it."""
+
+    async def story() -> None:
+        admission = Admission(AdmissionLimits(max_responses=1))
+        for _ in range(3):
+            first = await admission.enter(ANNA)
+            gone = [asyncio.create_task(admission.enter(who)) for who in (ANNA, ANNA, BEN)]
+            await settle()
+            heir = asyncio.create_task(admission.enter(ANNA))
+            await settle()
+            for task in gone:
+                task.cancel()
+            first.leave()
+            await settle()
+            assert heir.done()
+            assert all(task.cancelled() for task in gone)
+            (await heir).leave()
+            assert admission.waiting == 0
+            (await admission.enter(CARLA)).leave()
+
+    run(story)
+
+
 def test_who_leaves_while_waiting_frees_its_place_in_the_line_at_once() -> None:
     """Ours: the line holds those that still wait, and no others."""
 

@@ -177,17 +177,21 @@ class Admission:
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """Give the free place to the first of the tenant whose turn it is."""
-        for tenant in list(self._lines):
-            line = self._lines[tenant]
+        """Give the free place to the first of the tenant whose turn it is.
+
+        Whoever stopped waiting, and whose task has not run since, has no turn: the next one of the same tenant has.
+        """
+        while self._lines:
+            tenant, line = next(iter(self._lines.items()))
             place = next(iter(line))
             self._forget(tenant, place)
+            if place.done():
+                continue
             if tenant in self._lines:
                 self._lines.move_to_end(tenant)
-            if not place.done():
-                self._free -= 1
-                place.set_result(None)
-                return
+            self._free -= 1
+            place.set_result(None)
+            return
 
     def _forget(self, tenant: str, place: "asyncio.Future[None]") -> None:
         line = self._lines.get(tenant)

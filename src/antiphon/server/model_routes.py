@@ -8,7 +8,7 @@ import msgspec
 
 from antiphon.engine import Engine, Relayed
 from antiphon.engine.relay import open_relay
-from antiphon.protocol.errors import BackendError, ForbiddenError, NotFoundError, RequestError
+from antiphon.protocol.errors import BackendError, ForbiddenError, NotFoundError, RequestError, shorten_quoted
 from antiphon.protocol.responses import ModelList, ModelObject
 from antiphon.server.bodies import ClientGoneError
 from antiphon.server.route import Call, RouteSpec
@@ -110,4 +110,6 @@ class ModelRoutes:
         for model in await self._list_objects():
             if model.id == name:
                 return model
-        raise NotFoundError(f"The model '{name}' does not exist.", param="model", code="model_not_found")
+        raise NotFoundError(
+            f"The model '{shorten_quoted(name)}' does not exist.", param="model", code="model_not_found"
+        )

@@ -1,7 +1,8 @@
 """WebSocket mode of `/v1/responses`: connections, their lanes, and what ends them.
 
 It knows the engine and ASGI, and no WebSocket library. Invariant: every frame that asks for a response gets a
-terminal event or one error frame, in the order of its lane, unless the client has left.
+terminal event or one error frame, in the order of its lane, unless the client has left; and no wait for a client
+that does not read is longer than `write_timeout_s`.
 """
 
 import asyncio
@@ -43,11 +44,14 @@ from antiphon.server.socket_lane import LaneSender
 _log = logging.getLogger("antiphon.server")
 
 NORMAL_CLOSURE = 1000
+POLICY_VIOLATION = 1008
 SERVICE_RESTART = 1012
 #: A lane whose client has left, or whose server stops, is given this long for its last words.
 LAST_WORDS_S = 10.0
 #: A client whose frame is refused for the number of those that wait is told to come back after this long.
 RETRY_AFTER_S = 1
+#: So many refusals may wait for their turn in their lanes; a client that goes on sending is not listening.
+REFUSED_LIMIT = 1_024
 
 
 class Sockets:
@@ -112,7 +116,8 @@ class _Lane:
 
     def __init__(self, name: str | None) -> None:
         self.name = name
-        self.waiting: deque[tuple[ClientFrame, int]] = deque()
+        #: Frames with their sizes, and errors that are the answers to frames which were refused when they came.
+        self.waiting: deque[tuple[ClientFrame, int] | AntiphonError] = deque()
         self.task: asyncio.Task[None] | None = None
 
 
@@ -138,12 +143,14 @@ class SocketSession:
         self._running = asyncio.Semaphore(limits.websocket_running)
         self._waiting = 0
         self._waiting_bytes = 0
+        self._refused = 0
         self._reader: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
         self._has_left = False
         self._is_stopping = False
         self._has_expired = False
         self._is_ending = False
+        self._is_closed = False
 
     async def run(self) -> None:
         """Until the client leaves, the connection is old, or the server stops."""
@@ -179,27 +186,57 @@ class SocketSession:
             _log.exception("a WebSocket connection broke by a fault of our own")
 
     async def _take(self, message: Any) -> None:
+        if self._is_closed:
+            # It was sent before our close arrived.
+            return
         text = message.get("text")
-        lane: str | None = None
+        if text is None:
+            error = RequestError(
+                "Binary messages are not read here; send JSON as text.", code="invalid_value"
+            )
+            await self.send_error(error, None)
+            return
         try:
-            if text is None:
-                raise RequestError(
-                    "Binary messages are not read here; send JSON as text.", code="invalid_value"
-                )
             data = text.encode()
-            frame = read_frame(data)
-            lane = frame.lane
+            if len(data) < LARGE_BODY_BYTES:
+                frame = read_frame(data)
+            else:
+                frame = await asyncio.to_thread(read_frame, data)
+        except FrameError as failure:
+            await self._refuse(failure.error, failure.lane, has_lane=failure.has_lane)
+            return
+        try:
             if frame.type == CREATE:
                 self._enqueue(frame, len(data))
             else:
-                await self._send_text(encode_steer_refusal(frame))
-        except FrameError as failure:
-            await self.send_error(failure.error, failure.lane)
+                await self._send_bounded(encode_steer_refusal(frame))
         except AntiphonError as error:
-            await self.send_error(error, lane)
+            await self._refuse(error, frame.lane, has_lane=True)
+
+    async def _refuse(self, error: AntiphonError, name: str | None, *, has_lane: bool) -> None:
+        """Answer by an error when it is the frame's turn: the n-th answer of a lane is that to its n-th frame."""
+        lane = self._lanes.get(name) if has_lane else None
+        if lane is None or lane.task is None:
+            await self.send_error(error, name)
+            return
+        lane.waiting.append(error)
+        self._refused += 1
+        if self._refused > REFUSED_LIMIT:
+            await self._close(POLICY_VIOLATION)
 
     def _enqueue(self, frame: ClientFrame, size: int) -> None:
         self._refuse_when_closing()
+        self._check_room(size)
+        lane = self._lanes.get(frame.lane)
+        if lane is None:
+            lane = self._open_lane(frame.lane)
+        lane.waiting.append((frame, size))
+        self._waiting += 1
+        self._waiting_bytes += size
+        if lane.task is None:
+            lane.task = asyncio.create_task(self._work(lane))
+
+    def _check_room(self, size: int) -> None:
         limits = self._limits
         if (
             self._waiting >= limits.websocket_waiting
@@ -210,22 +247,19 @@ class SocketSession:
                 f"{limits.body_decompressed_bytes} bytes. Wait for a response to end.",
                 headers={"retry-after": str(RETRY_AFTER_S)},
             )
-        lane = self._lanes.get(frame.lane)
-        if lane is None:
-            named = len(self._lanes) - (None in self._lanes)
-            if frame.lane is not None and named >= limits.websocket_lanes:
-                raise RequestError(
-                    f"Too many streams on this connection: it may have {limits.websocket_lanes}. Use one of the "
-                    "'stream_id's that there are, or open another connection.",
-                    param="stream_id",
-                    code="websocket_stream_limit_reached",
-                )
-            lane = self._lanes[frame.lane] = _Lane(frame.lane)
-        lane.waiting.append((frame, size))
-        self._waiting += 1
-        self._waiting_bytes += size
-        if lane.task is None:
-            lane.task = asyncio.create_task(self._work(lane))
+
+    def _open_lane(self, name: str | None) -> _Lane:
+        limit = self._limits.websocket_lanes
+        named = len(self._lanes) - (None in self._lanes)
+        if name is not None and named >= limit:
+            raise RequestError(
+                f"Too many streams on this connection: it may have {limit}. Use one of the 'stream_id's that there "
+                "are, or open another connection.",
+                param="stream_id",
+                code="websocket_stream_limit_reached",
+            )
+        lane = self._lanes[name] = _Lane(name)
+        return lane
 
     def _refuse_when_closing(self) -> None:
         if self._is_stopping:
@@ -246,14 +280,27 @@ class SocketSession:
         """Answer what waits in a lane, one after the other."""
         try:
             while lane.waiting:
+                if isinstance(error := lane.waiting[0], AntiphonError):
+                    await self.send_error(error, lane.name)
+                    lane.waiting.popleft()
+                    self._refused -= 1
+                    continue
                 async with self._running:
-                    frame, size = lane.waiting.popleft()
-                    self._waiting -= 1
-                    self._waiting_bytes -= size
-                    await self._answer(frame, size, lane.name)
+                    await self._answer_next(lane)
+        except OSError:
+            # Nobody reads any more.
+            self._leave()
         finally:
             lane.task = None
             self._close_when_idle()
+
+    async def _answer_next(self, lane: _Lane) -> None:
+        entry = lane.waiting.popleft()
+        if not isinstance(entry, AntiphonError):
+            frame, size = entry
+            self._waiting -= 1
+            self._waiting_bytes -= size
+            await self._answer(frame, size, lane.name)
 
     async def _answer(self, frame: ClientFrame, size: int, lane: str | None) -> None:
         answering = _Answering(self, lane)
@@ -318,19 +365,20 @@ class SocketSession:
 
     async def _say_goodbye(self) -> None:
         try:
-            if self._is_stopping:
-                await self._close(SERVICE_RESTART)
-            else:
+            if not self._is_stopping:
                 await self.send_error(self._make_expired(), None)
-                await self._close(NORMAL_CLOSURE)
         except OSError:
             self._leave()
+        else:
+            await self._close(SERVICE_RESTART if self._is_stopping else NORMAL_CLOSURE)
 
     async def _close(self, code: int) -> None:
+        """Say that nothing follows; what comes from now on is not answered."""
+        self._is_closed = True
         try:
-            async with asyncio.timeout(self._limits.write_timeout_s):
+            async with asyncio.timeout(self._patience_s):
                 await self._send({"type": "websocket.close", "code": code})
-        except (OSError, RuntimeError, TimeoutError):
+        except (OSError, RuntimeError):
             # It is closed already, or nobody reads.
             self._leave()
 
@@ -344,18 +392,37 @@ class SocketSession:
             await asyncio.wait(tasks, timeout=LAST_WORDS_S)
         for lane in self._lanes.values():
             while lane.waiting:
-                lane.waiting.popleft()
+                entry = lane.waiting.popleft()
                 if not self._has_left:
-                    await self._try_send_error(ServerStoppingError(), lane.name)
+                    error = entry if isinstance(entry, AntiphonError) else ServerStoppingError()
+                    await self._try_send_error(error, lane.name)
 
     async def _send_text(self, data: bytes) -> None:
-        await self._send({"type": "websocket.send", "text": data.decode()})
+        if self._is_closed:
+            raise ConnectionResetError
+        try:
+            await self._send({"type": "websocket.send", "text": data.decode()})
+        except RuntimeError:
+            if not self._is_closed:
+                raise
+            # It was closed while this waited for a client that did not read.
+            raise ConnectionResetError from None
+
+    async def _send_bounded(self, data: bytes) -> None:
+        """Where nobody else watches how long it takes; raises `OSError` when it takes too long."""
+        async with asyncio.timeout(self._patience_s):
+            await self._send_text(data)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a client may keep a message waiting."""
+        patience_s = self._limits.write_timeout_s
+        return min(patience_s, LAST_WORDS_S) if self._is_stopping else patience_s
 
     async def _try_send_error(self, error: AntiphonError, lane: str | None) -> None:
         try:
-            async with asyncio.timeout(LAST_WORDS_S):
-                await self.send_error(error, lane)
-        except (OSError, TimeoutError):
+            await self.send_error(error, lane)
+        except OSError:
             self._leave()
 
     # What `_Answering` needs
@@ -381,8 +448,8 @@ class SocketSession:
         )
 
     async def send_error(self, error: AntiphonError, lane: str | None) -> None:
-        """One error frame."""
-        await self._send_text(encode_error_frame(error, lane))
+        """One error frame; raises `OSError` where the client has left, or does not read it in time."""
+        await self._send_bounded(encode_error_frame(error, lane))
 
     @property
     def status_wait_s(self) -> float:
@@ -399,6 +466,7 @@ class _Answering:
         self._lease: Lease | None = None
         self._round: Round | None = None
         self._sender: LaneSender | None = None
+        self._abandoning: asyncio.Task[None] | None = None
 
     async def run(self, request: CreateRequest) -> None:
         """The whole response."""
@@ -415,9 +483,12 @@ class _Answering:
         await self._sender.run()
 
     async def abandon(self) -> None:
-        """The client left."""
-        if self._round is not None:
-            await self._round.abandon()
+        """The client left. Done once, whoever asks for it, and to its end: a cancellation does not cut it short."""
+        if self._abandoning is None:
+            if self._round is None:
+                return
+            self._abandoning = asyncio.create_task(self._round.abandon())
+        await asyncio.shield(self._abandoning)
 
     async def interrupt(self) -> None:
         """The server stops."""
@@ -433,7 +504,9 @@ class _Answering:
     async def close(self) -> None:
         """Let go of everything."""
         try:
-            if self._round is not None:
+            if self._abandoning is not None:
+                await asyncio.shield(self._abandoning)
+            elif self._round is not None:
                 await self._round.close()
         finally:
             if self._lease is not None:
