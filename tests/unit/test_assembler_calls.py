@@ -67,12 +67,15 @@ class Run:
         done = [event["item"] for event in self.events if event["type"] == "response.output_item.done"]
         outcome = self.assembler.outcome
         failed = outcome is not None and outcome.status in ("failed", "cancelled")
-        # A call that broke off with the response is never told as done.
-        whole = [
+        # A call that broke off with the response is never told as done, nor is half a program, and what is behind it.
+        halves = [
             item
             for item in self.output
-            if not (failed and item["type"].endswith("_call") and item.get("status") == "incomplete")
+            if item["type"].endswith("_call") and item.get("status") == "incomplete"
         ]
+        if not failed and all(item["type"] != "custom_tool_call" for item in halves):
+            halves = []
+        whole = [item for item in self.output if item not in halves]
         assert done == (whole if emit else [])
         assert self.assembler.shown == self.assembler.output
         assert decode_all(self.assembler.output) == [item["type"] for item in self.output]
@@ -175,6 +178,7 @@ def test_an_input_that_was_cut_off_is_marked() -> None:
     assert run.output[0]["status"] == "incomplete"
     assert run.output[0]["input"] == "abc"
     assert run.assembler.calls == []
+    assert "output_item.done" not in run.names
 
 
 def test_json_around_an_input_that_is_not_whole_is_told() -> None:

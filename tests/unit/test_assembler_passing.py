@@ -30,6 +30,7 @@ RUN_BY_CLIENT = {
     "shell_call",
     "apply_patch_call",
     "tool_search_call",
+    "computer_call",
 }
 NODE = "resp_" + "0" * 36
 RESPONSE = json.dumps({"id": NODE, "status": "in_progress", "output": []}).encode()

@@ -222,7 +222,7 @@ class Assembler:
             self.outcome = Outcome(status="cancelled")
 
     def _break_off(self) -> None:
-        """Close what is open. A call that is not whole is kept and shown in the response, and not told as done:
+        """Close what is open as incomplete. A call that is not whole is kept and shown, and not told as done:
 
         clients run a call when they hear that it is done, and would run half of one, then again after the retry.
         """
@@ -230,9 +230,11 @@ class Assembler:
         self._sink.emit = emits and not _is_run_by_client(self._writer)
         self._close("incomplete")
         # Calls that waited for that one have not even been told of.
-        self._sink.emit = emits and not self._pending
-        self._close_all("incomplete")
+        self._sink.emit = False
+        self._close_calls("incomplete")
+        self._close("incomplete")
         self._sink.emit = emits
+        self._close_all("incomplete")
 
     def _open_text(self, event: TextDelta) -> None:
         # Blank text before or between calls is a template's habit, not an answer; it is kept until text comes.
@@ -465,13 +467,23 @@ class Assembler:
         self._space = ""
         self._close(last_status)
 
+    def _has_half_program(self) -> bool:
+        """Whether a call is open whose input clients run as it is; half of the others' JSON cannot be read."""
+        waiting = (self._offered.get(pending.name) for pending in self._pending.values())
+        return type(self._writer) is CustomCallWriter or any(
+            tool is not None and tool.kind == "custom" for tool in waiting
+        )
+
     def _finish(self, event: Finished) -> None:
         self._spending.add(event.usage)
         if self._passed_index is not None or self._waiting:
             self.fail(BackendError("The model server's answer ended within an output item."))
             return
         cut = event.reason != "stop"
-        self._close_all("incomplete" if cut else "completed")
+        if cut and self._has_half_program():
+            self._break_off()
+        else:
+            self._close_all("incomplete" if cut else "completed")
         outcome = self._judge(event)
         outcome.usage = self._spending.total
         outcome.first_prompt_tokens = self._spending.first_prompt_tokens
@@ -525,6 +537,7 @@ _RUN_BY_CLIENT = frozenset(
         "shell_call",
         "apply_patch_call",
         "tool_search_call",
+        "computer_call",
     }
 )
 

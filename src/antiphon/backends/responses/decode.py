@@ -36,8 +36,11 @@ ITEMS = 2_000
 _TERMINALS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 #: Events of the response as a whole that say nothing that we do not say ourselves.
 _BEGINNINGS = frozenset({"response.created", "response.queued", "response.in_progress"})
-#: Items that can be ended as incomplete where the server broke off; the phases of others are not ours to say.
-_CUTTABLE = frozenset({"message", "reasoning", "function_call", "custom_tool_call"})
+#: Items that can be ended as incomplete where the server broke off; the phases of others are not ours to say, and
+#: clients run the calls that are ended.
+_CUTTABLE = frozenset({"message", "reasoning"})
+#: Those that the last one may be where the length was reached.
+_CUT_BY_LENGTH = _CUTTABLE | {"function_call", "custom_tool_call"}
 #: Beginnings of events that tell the kind of their item, where no item was begun.
 _FAMILIES = (
     ("response.output_text.", "message"),
@@ -362,7 +365,7 @@ class ResponsesDecoder:
             self._reconcile(position, bytes(raw), told_items, out)
         unfinished = self._lanes[self._current :]
         for lane in unfinished:
-            is_cut = reason == "length" and lane is self._lanes[-1] and lane.item.type in _CUTTABLE
+            is_cut = reason == "length" and lane is self._lanes[-1] and lane.item.type in _CUT_BY_LENGTH
             self._end(lane, out, status=INCOMPLETE if is_cut else None)
         self._over = True
         out.append(Finished(reason=reason, usage=usage, warnings=self._warnings))
