@@ -12,8 +12,9 @@ import pytest
 from antiphon.client import Socket, Transport, UpgradeRefusedError
 from antiphon.protocol.lifecycle import TERMINAL_EVENTS
 from antiphon.server import Admission, AdmissionLimits
-from tests.fake_upstream import MODEL
-from tests.scenarios.houses import House, check_prefixes, run
+from tests.fake_upstream import MODEL, FakeUpstream, Reply, make_chunk, make_head
+from tests.scenarios.houses import House, check_prefixes, open_house, run
+from tests.scenarios.houses import play as play_generations
 from tests.scenarios.serving import WAIT_S, GatedBackend, hash_key, serve_app, serve_doubles
 
 PATH = "/v1/responses"
@@ -113,6 +114,60 @@ def test_what_was_warmed_up_is_sent_as_if_it_had_been_one_request(tmp_path: Path
     run(tmp_path, ["a", "b"], story)
 
 
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize(
+    "warmed",
+    [
+        [{"type": "message", "role": "assistant", "content": "How can I help?"}],
+        [
+            {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "call_1", "output": "o"},
+        ],
+        [{"role": "system", "content": f"Rule {number}."} for number in range(300)],
+        [{"role": "user", "content": "a"}, {"type": "reasoning", "summary": []}],
+    ],
+    ids=["an answer", "a call", "many rules", "words"],
+)
+def test_a_warm_up_of_any_items_leaves_no_trace_in_the_prompt(
+    tmp_path: Path, warmed: list[dict[str, Any]], store: bool
+) -> None:
+    """Ours: a user message is made up for a prompt that has none, never for a history."""
+    last = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+
+    async def story(house: House) -> None:
+        async with talk(house.transport) as line:
+            await line.make(input=[*warmed, *last], store=False)
+            at_once = house.messages
+            first = await line.make(input=warmed, generate=False, store=store)
+            second = await line.make(
+                input=last[:1], generate=False, store=store, previous_response_id=first["id"]
+            )
+            third = await line.make(input=last[1:], previous_response_id=second["id"], store=store)
+            assert house.messages == at_once
+            await line.make(input="more", previous_response_id=third["id"], store=store)
+            assert house.messages[: len(at_once)] == at_once
+
+    run(tmp_path, ["a", "b", "c"], story)
+
+
+def test_an_id_of_any_length_makes_no_error_of_that_length(tmp_path: Path) -> None:
+    """Ours: what an error quotes of a client's ids is cut."""
+    long = "x" * 100_000
+
+    async def story(transport: Transport) -> None:
+        async with talk(transport, "scripted") as line:
+            for body in (
+                {"previous_response_id": long},
+                {"conversation": long},
+                {"model": long},
+                {"input": [{"type": "item_reference", "id": long}]},
+            ):
+                error = await line.refuse(**{"input": "a", **body})
+                assert len(error["error"]["message"]) < 400, list(body)
+
+    play(tmp_path, story, **SCRIPTED)
+
+
 def test_nothing_of_an_unstored_chain_is_on_the_disk(tmp_path: Path) -> None:
     """Decided: a planted word is in no file of the data folder, while the server runs and after it."""
     word = b"zanzibarquux"
@@ -199,7 +254,9 @@ def test_a_key_of_zero_retention_continues_on_its_connection_alone(tmp_path: Pat
         async with talk(transport, "scripted", authorization="Bearer k") as line:
             first = await line.make(input="one", store=True)
             assert first["store"] is False
-            await line.make(input="two", previous_response_id=first["id"])
+            second = await line.make(input="two", previous_response_id=first["id"], store=True)
+            assert second["store"] is False
+            await line.make(input="two", previous_response_id=second["id"])
         async with talk(transport, "scripted", authorization="Bearer k") as line:
             error = await line.refuse(input="three", previous_response_id=first["id"])
             assert error["error"]["code"] == "previous_response_not_found"
@@ -312,3 +369,61 @@ def test_a_client_that_leaves_gives_back_its_places_in_the_line() -> None:
             assert len(backend.asks) == 2
 
     asyncio.run(story())
+
+
+def test_a_client_that_leaves_ends_its_request_to_the_model_server(tmp_path: Path) -> None:
+    """Decided: what runs for a connection is cancelled upstream within a second of its end."""
+
+    async def main() -> None:
+        begun = [make_head(), make_chunk({"content": "Here"})]
+        async with (
+            asyncio.timeout(2 * WAIT_S),
+            FakeUpstream(lambda _: Reply(begun, "hold")) as upstream,
+            open_house(tmp_path, upstream) as house,
+        ):
+            async with talk(house.transport) as line:
+                await line.begin(input="one", store=False)
+                asked = await upstream.wait_asked()
+                assert not asked.left.is_set()
+            async with asyncio.timeout(1):
+                await asked.left.wait()
+
+    asyncio.run(main())
+
+
+def test_what_a_connection_held_is_let_go_with_it(tmp_path: Path) -> None:
+    """Ours: nothing of a closed connection is in memory."""
+
+    async def story(house: House) -> None:
+        memory = house.engine._unstored
+        async with talk(house.transport) as line:
+            first = await line.make(input="one", store=False)
+            await line.make(input="two", previous_response_id=first["id"], stream_id="other")
+            assert memory.size_bytes > 0
+        while memory.size_bytes:
+            await asyncio.sleep(0)
+
+    run(tmp_path, ["a", "b"], story)
+
+
+def test_another_model_takes_an_unstored_chain_over_with_its_whole_history(tmp_path: Path) -> None:
+    """Ours: a chain is not bound to the model server that began it."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(2 * WAIT_S),
+            play_generations(["a"]) as one,
+            play_generations(["b"]) as two,
+        ):
+            settings = {
+                "endpoints": {"fake": {"url": one.url}, "second": {"url": two.url}},
+                "models": {MODEL: {"endpoint": "fake"}, "other": {"endpoint": "second", "model": MODEL}},
+            }
+            async with open_house(tmp_path, one, settings=settings) as house, talk(house.transport) as line:
+                first = await line.make(input="one", store=False)
+                line.model = "other"
+                await line.make(input="two", previous_response_id=first["id"], store=False)
+            assert len(one.asked) == 1
+            assert [message["content"] for message in two.asked[0].json["messages"]] == ["one", "a", "two"]
+
+    asyncio.run(main())

@@ -48,11 +48,13 @@ from antiphon.checker.requirements import (
     rejecting,
     restarting,
     serving,
+    sockets,
     streaming,
     tools,
 )
 from antiphon.checker.requirements.filling import find_timeout, takes_too_long
-from antiphon.checker.subject import Subject, UndecidedError
+from antiphon.checker.subject import Subject
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Reading, compare_counts, judge_memory
 from antiphon.client import AppTransport
 
@@ -74,6 +76,7 @@ PROBE_MODULES = (
     rejecting,
     restarting,
     serving,
+    sockets,
     streaming,
     tools,
 )
@@ -348,8 +351,10 @@ def test_the_key_is_cut_from_texts() -> None:
 
 
 def get_function(probe: Any) -> Any:
-    """The function of a probe; a family's probe is given its case."""
-    return probe.func if isinstance(probe, partial) else probe
+    """The function of a probe; a family's probe is given its case, and one on a line is given to what opens it."""
+    if not isinstance(probe, partial):
+        return probe
+    return probe.args[0] if probe.func is sockets.probe_on_line else probe.func
 
 
 def test_every_requirement_has_one_probe_and_every_probe_one_requirement() -> None:
@@ -359,7 +364,7 @@ def test_every_requirement_has_one_probe_and_every_probe_one_requirement() -> No
         for module in PROBE_MODULES
         for name, function in inspect.getmembers(module, inspect.iscoroutinefunction)
         if name.startswith("probe_") and function.__module__ == module.__name__
-    }
+    } - {sockets.probe_on_line}
     named = [requirement.probe for requirement in MANIFEST]
     assert len(set(map(repr, named))) == len(named)
     assert {get_function(probe) for probe in named} == written
@@ -385,7 +390,7 @@ def test_requirements_are_chosen_by_id_or_area() -> None:
     areas = list(dict.fromkeys(item.area for item in MANIFEST))
     assert areas == [
         *("state", "stream", "errors", "fields", "open-responses", "tools", "choices", "includes", "items"),
-        *("parts", "endpoints", "conversations", "background", "events", "isolation", "restart"),
+        *("parts", "endpoints", "conversations", "background", "events", "websocket", "isolation", "restart"),
     ]
     assert [item for area in areas for item in select_requirements([area])] == list(MANIFEST)
     assert [item.id for item in select_requirements(["state.echo", "state.continues"])] == [

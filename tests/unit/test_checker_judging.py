@@ -148,7 +148,8 @@ def test_a_response_without_a_key_is_none() -> None:
         ),
         ({"type": "error", "sequence_number": 1, "code": None, "message": "It broke.", "param": None}, []),
         ({"type": "error", "sequence_number": 1, "error": {"message": "It broke."}}, []),
-        ({"type": "response.steer.accepted", "steer": "s"}, []),
+        ({"type": "response.steer.accepted", "steer": {}}, []),
+        ({"type": "response.steer.accepted", "steer": "s"}, ["steer is str"]),
     ],
 )
 def test_an_event_has_its_members(event: dict[str, Any], faults: list[str]) -> None:

@@ -26,7 +26,7 @@ from antiphon.checker.recordings import (
 )
 from antiphon.checker.requirements.filling import takes_too_long
 from antiphon.checker.requirements.speaking import CUT_TOKENS, find_notice, judge_cut
-from antiphon.checker.subject import UndecidedError
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Verdict
 
 Find = Callable[[Recording], list[str] | None]

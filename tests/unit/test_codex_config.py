@@ -8,11 +8,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import click
 import pytest
 
 from antiphon.cli import FAILED, MISUSED, run
-from antiphon.cli.codex_config import CATALOG_NAME, MODELS_DESCRIBED, CodexModel, describe_entry
+from antiphon.cli.codex_config import (
+    CATALOG_NAME,
+    MODELS_DESCRIBED,
+    CodexModel,
+    describe_entry,
+    write_files,
+)
 
 STOP_S = 20.0
 #: What Codex 0.171 demands of an entry.
@@ -95,6 +103,17 @@ def test_the_configuration_is_toml_that_names_the_server(capsys: pytest.CaptureF
     assert "does not tell how many tokens org/big holds" in output.err
 
 
+@pytest.mark.parametrize("name", ['a"b\\', "\U0001f600", "x\n[evil]\ny=1", "\x7f\x01\x85\u2028é"])
+def test_any_name_of_a_model_is_a_string_of_the_configuration(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """TOML 1.0, strings: no surrogates, no control characters; what a server calls a model stays one value."""
+    path = f"/v1/models/{quote(name)}"
+    with serve({"/v1/models": {"data": [{"id": name}]}, path: {"id": name, "antiphon": TOLD}}) as url:
+        assert run(["codex-config", "--url", url]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["model"] == name
+
+
 def test_the_catalog_tells_what_the_server_told(capsys: pytest.CaptureFixture[str]) -> None:
     """Ours: window, images and efforts are the server's; what it does not tell is left open or given."""
     with serve(MODELS) as url:
@@ -147,6 +166,105 @@ def test_remote_compaction_needs_a_server_that_compacts(capsys: pytest.CaptureFi
         assert run(["codex-config", "--url", url, "--remote-compaction", "--model", "toy"]) == 0
     provider = tomllib.loads(capsys.readouterr().out)["model_providers"]["antiphon"]
     assert provider["name"] == "Azure"
+
+
+@pytest.mark.parametrize(
+    ("told", "left_out"),
+    [
+        ({"window_tokens": "abc"}, 'window_tokens = "abc"'),
+        ({"window_tokens": -5}, "window_tokens = -5"),
+        ({"window_tokens": True}, "window_tokens = true"),
+        ({"window_tokens": 1e300}, "window_tokens = 1e+300"),
+        ({"window_tokens": 10**30}, "window_tokens = 1000"),
+        ({"efforts": 5}, "efforts = 5"),
+        ({"efforts": "high low"}, 'efforts = "high low"'),
+        ({"efforts": ["low", {}]}, 'efforts = ["low", {}]'),
+        ({"sees_images": "no"}, 'sees_images = "no"'),
+        ([], "antiphon = []"),
+        ("x" * 500, f'antiphon = "{"x" * 59}...'),
+    ],
+)
+def test_what_makes_no_sense_is_left_out_and_told(
+    capsys: pytest.CaptureFixture[str], told: object, left_out: str
+) -> None:
+    """Ours: any server may stand behind the address; what it tells amiss never reaches the catalog."""
+    answers = {"/v1/models": {"data": [{"id": "m"}]}, "/v1/models/m": {"id": "m", "antiphon": told}}
+    with serve(answers) as url:
+        assert run(["codex-config", "--url", url, "--catalog"]) == 0
+    output = capsys.readouterr()
+    assert f"makes no sense and is left out: {left_out}" in output.err
+    (entry,) = json.loads(output.out)["models"]
+    assert "context_window" not in entry
+    assert entry["truncation_policy"]["limit"] == 10_000
+    assert entry["supported_reasoning_levels"] == []
+    assert entry["input_modalities"] == ["text", "image"]
+
+
+@pytest.mark.parametrize("name", ["config.toml", "antiphon-models.json"])
+def test_a_link_that_leads_nowhere_is_a_file_that_is_there(
+    capsys: pytest.CaptureFixture[str], workplace: Path, name: str
+) -> None:
+    """Ours: nothing is written through a link; with --force the link itself is replaced."""
+    (workplace / "home").mkdir()
+    (workplace / "home" / name).symlink_to(workplace / "elsewhere")
+    with serve(MODELS) as url:
+        assert run(["codex-config", "--url", url, "--out", "home"]) == MISUSED
+        assert f"There is already home/{name}" in capsys.readouterr().err
+        assert run(["codex-config", "--url", url, "--out", "home", "--force"]) == 0
+    assert not (workplace / "elsewhere").exists()
+    assert not (workplace / "home" / name).is_symlink()
+    assert len(list((workplace / "home").iterdir())) == 2
+
+
+def test_a_file_that_came_meanwhile_is_kept_and_nothing_half_written(workplace: Path) -> None:
+    """Ours: another program may write there while the server is asked."""
+    (workplace / "antiphon-models.json").write_text("another's")
+    texts = {"config.toml": "new", "antiphon-models.json": "new"}
+    with pytest.raises(click.UsageError, match="already"):
+        write_files(workplace, texts, force=False)
+    assert [path.read_text() for path in workplace.iterdir()] == ["another's"]
+    write_files(workplace, texts, force=True)
+    assert [path.read_text() for path in workplace.iterdir()] == ["new", "new"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "options", "status", "said"),
+    [
+        ("file/below", [], FAILED, "Name another --out"),
+        ("nowhere", [], FAILED, "Name another --out"),
+        ("taken", [], MISUSED, "There is a folder taken/antiphon-models.json"),
+        ("taken", ["--force"], MISUSED, "There is a folder taken/antiphon-models.json"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_told(
+    capsys: pytest.CaptureFixture[str],
+    workplace: Path,
+    folder: str,
+    options: list[str],
+    status: int,
+    said: str,
+) -> None:
+    """Ours: below a file, behind a link to nowhere, or where a folder is: one message, and nothing written."""
+    (workplace / "file").write_text("")
+    (workplace / "nowhere").symlink_to("/dev/null/x")
+    (workplace / "taken" / "antiphon-models.json").mkdir(parents=True)
+    with serve(MODELS) as url:
+        assert run(["codex-config", "--url", url, "--out", folder, *options]) == status
+    output = capsys.readouterr()
+    assert not output.out
+    assert said in output.err
+    assert "Traceback" not in output.err
+    assert [path.name for path in (workplace / "taken").iterdir()] == ["antiphon-models.json"]
+
+
+@pytest.mark.parametrize("listed", [{"data": 5}, {"data": None}, {"data": [{"id": 5}]}, []])
+def test_a_list_of_models_that_is_none_lists_no_models(
+    capsys: pytest.CaptureFixture[str], listed: object
+) -> None:
+    """Ours: any server may stand behind the address."""
+    with serve({"/v1/models": listed}) as url:
+        assert run(["codex-config", "--url", url]) == FAILED
+    assert "lists no models" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -398,7 +398,8 @@ def test_files_wait_for_a_process_and_not_for_long() -> None:
         assert (await extractor.extract(pdf)).text == "x"
 
     asyncio.run(story())
-    assert (FilesBusyError().status, FilesBusyError().code) == (503, "server_is_overloaded")
+    assert (FilesBusyError().status, FilesBusyError().code) == (429, "rate_limit_exceeded")
+    assert FilesBusyError().headers == {"retry-after": "5"}
 
 
 def test_without_the_library_the_remedy_is_told() -> None:

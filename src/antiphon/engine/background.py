@@ -103,8 +103,8 @@ class Background:
             raise ServerStoppingError
         if len(self._live) >= self._settings.workers + self._settings.queue_limit:
             raise OverloadedError(
-                "Too many background responses are waiting; try again later.",
-                headers={"retry-after": str(RETRY_AFTER_S)},
+                f"As many background responses wait as may (limits.background_queue = {self._settings.queue_limit}). "
+                f"Please try again in {RETRY_AFTER_S}s."
             )
         live = LiveResponse(self._store, round_.tenant, round_.id, streamed=job.stream)
         live.round = round_

@@ -13,7 +13,7 @@ import msgspec
 from antiphon.backends import Backend, ModelFacts
 from antiphon.context import Profile
 from antiphon.engine.learned_windows import LearnedWindows
-from antiphon.protocol.errors import BackendError, RequestError
+from antiphon.protocol.errors import BackendError, RequestError, shorten_quoted
 
 #: How many names a refusal tells, of how many, and how long they may be.
 NAMES_TOLD: Final = 5
@@ -100,7 +100,8 @@ class Catalog:
         if listed:
             names = ", ".join(sorted(backend.name for backend, _ in listed))
             raise RequestError(
-                f"The requested model '{name}' is listed by several endpoints ({names}); give it an alias.",
+                f"The requested model '{shorten_quoted(name)}' is listed by several endpoints ({names}); "
+                "give it an alias.",
                 param="model",
                 code="model_not_found",
             )
@@ -149,7 +150,7 @@ class Catalog:
         return found, failures
 
     async def _explain_missing(self, name: str) -> RequestError:
-        message = f"The requested model '{name}' does not exist."
+        message = f"The requested model '{shorten_quoted(name)}' does not exist."
         if known := [facts.name for facts in await self.list_models()]:
             message += f" {_name_nearest(name, known)}"
         else:

@@ -8,7 +8,7 @@ from typing import Protocol
 from antiphon.engine.continuing import make_unknown_parent
 from antiphon.engine.round import Round
 from antiphon.engine.unstored import HeldRound, LaneRounds, UnstoredRounds
-from antiphon.protocol.errors import AntiphonError, RequestError
+from antiphon.protocol.errors import AntiphonError, RequestError, shorten_quoted
 from antiphon.protocol.requests import CreateRequest
 
 
@@ -46,9 +46,9 @@ class Connection:
         asks for that.
         """
         try:
-            parent = self._find_parent(request, lane)
+            parent = self._find_parent(request)
             if parent is not None:
-                _refuse_storing(request)
+                self._stay_unstored(request)
             keeps_here = self._zero_retention or not request.store
             return await self._open_round(
                 request,
@@ -78,24 +78,24 @@ class Connection:
         """Forget everything."""
         self._rounds.close()
 
-    def _find_parent(self, request: CreateRequest, lane: str | None) -> HeldRound | None:
-        parent = self._rounds.find_tip(request.previous_response_id, lane)
+    def _find_parent(self, request: CreateRequest) -> HeldRound | None:
+        parent = self._rounds.find_tip(request.previous_response_id)
         wanted = request.previous_response_id
         if parent is None and wanted is not None and self._rounds.find(wanted) is not None:
             raise make_unknown_parent(
-                f"Previous response with id '{wanted}' not found: it was not stored, and a later response of its "
-                "lane has taken its place."
+                f"Previous response with id '{shorten_quoted(wanted)}' not found: it was not stored, and a "
+                "later response of its lane has taken its place."
             )
         return parent
 
-
-def _refuse_storing(request: CreateRequest) -> None:
-    """A stored response would need its parent in the store."""
-    if request.store and request.store_given:
-        raise RequestError(
-            f"Invalid 'store': response '{request.previous_response_id}' was not stored, so what continues it cannot "
-            "be. Leave 'store' out or send false; or send the whole history as 'input'.",
-            param="store",
-            code="invalid_value",
-        )
-    request.store = False
+    def _stay_unstored(self, request: CreateRequest) -> None:
+        """A stored response would need its parent in the store; of zero retention the key decides, not the request."""
+        if request.store and request.store_given and not self._zero_retention:
+            parent = shorten_quoted(request.previous_response_id or "")
+            raise RequestError(
+                f"Invalid 'store': response '{parent}' was not stored, so what continues it cannot be. Leave 'store' "
+                "out or send false; or send the whole history as 'input'.",
+                param="store",
+                code="invalid_value",
+            )
+        request.store = False

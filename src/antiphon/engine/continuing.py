@@ -26,7 +26,7 @@ from antiphon.engine.sealing import leave_out_own, reopen_reasoning
 from antiphon.engine.services import Services
 from antiphon.engine.settings import decode_outcome, decode_settings
 from antiphon.engine.windows import Step, Window, extend, start_window
-from antiphon.protocol.errors import RequestError
+from antiphon.protocol.errors import RequestError, shorten_quoted
 from antiphon.protocol.items import (
     Item,
     McpApprovalResponse,
@@ -40,8 +40,11 @@ from antiphon.store import Record
 
 #: A long path is rebuilt in portions of this many nodes, so that other clients need not wait for all of it.
 NODES_AT_ONCE = 128
-#: So many system texts at most wait for what they are said with.
-WAITING_AT_MOST = 64
+#: Items of any number and size wait for what they are said with, in the first nodes of a path; behind those, so many
+#: items and bytes at most: they are read anew for every node that comes.
+FREELY_WAITING_NODES = 8
+WAITING_AT_MOST = 256
+WAITING_BYTES_AT_MOST = 1024 * 1024
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +95,7 @@ async def load_steps(origin: Origin, tenant: str, services: Services) -> tuple[l
         return mend_path(read_path(path))
     tip = path[-1]
     if tip.kind != "response":
-        raise make_unknown_parent(f"Previous response with id '{origin.node}' not found.")
+        raise make_unknown_parent(f"Previous response with id '{shorten_quoted(origin.node)}' not found.")
     if tip.status not in CONTINUABLE:
         raise make_unknown_parent(
             f"Previous response with id '{origin.node}' cannot be continued: its status is '{tip.status}'. "
@@ -104,7 +107,7 @@ async def load_steps(origin: Origin, tenant: str, services: Services) -> tuple[l
 async def _explain_missing(parent: str, tenant: str, services: Services) -> RequestError:
     job = await services.rounds.load_job(tenant, parent)
     if job is None:
-        return make_unknown_parent(f"Previous response with id '{parent}' not found.")
+        return make_unknown_parent(f"Previous response with id '{shorten_quoted(parent)}' not found.")
     return make_unknown_parent(
         f"Previous response with id '{parent}' cannot be continued yet: its status is '{job.status}'. "
         "Wait until it has ended."
@@ -152,8 +155,11 @@ async def resolve_stored(
 
 def transcribe_input(items: list[Item], target: Target, window: Window) -> Segment:
     """What a round says, as the messages that continue its window; what no model was asked about yet comes first."""
+    if window.unasked:
+        # Their calls are among them: no earlier node made one.
+        return target.backend.transcribe([*window.unasked, *items], target.profile, at_start=True)
     return target.backend.transcribe(
-        [*window.unasked, *items] if window.unasked else items,
+        items,
         target.profile,
         at_start=window.is_at_start,
         open_calls=window.open_calls,
@@ -162,8 +168,11 @@ def transcribe_input(items: list[Item], target: Target, window: Window) -> Segme
 
 
 def _make_stored_step(step: PathStep, target: Target, window: Window, record: Record | None) -> Step:
-    sent, unseen = leave_out_own(step.input) if target.backend.speaks_responses else (step.input, None)
-    segment = transcribe_input(sent, target, window)
+    relays = target.backend.speaks_responses
+    sent, unseen = leave_out_own(step.input) if relays else (step.input, None)
+    # What waits is read once, with what it waits for.
+    waits = not step.output and _may_wait(step.input, window, relays=relays)
+    segment = Segment(lead="", body=b"") if waits else transcribe_input(sent, target, window)
     if unseen is not None:
         segment = msgspec.structs.replace(segment, warnings=(*segment.warnings, unseen))
     outcome = decode_outcome(record.outcome) if record is not None else None
@@ -226,7 +235,7 @@ def make_step(
         for call_id, name in {**window.open_calls, **calls}.items()
         if call_id not in answered and call_id not in late
     }
-    waits = not output and _may_wait(items, window)
+    waits = not output and _may_wait(items, window, relays=relays)
     return Step(
         node_id=node_id.partition("_")[2],
         pieces=() if waits else tuple(piece for piece in (segment.body, answer.body) if piece),
@@ -250,16 +259,20 @@ def make_step(
     )
 
 
-def _may_wait(items: Sequence[Item], window: Window) -> bool:
-    """Whether items without an answer are but system texts at a start: what follows belongs to one run with them.
+def _may_wait(items: Sequence[Item], window: Window, *, relays: bool) -> bool:
+    """Whether items without an answer, at a start, are transcribed with what follows.
 
-    They were added to a conversation, or sent to warm up.
+    They were added to a conversation, or sent to warm up; it is as if all had come in one request.
+    So nothing that is made up for a prompt (a user message where there is none) stands in the history, and texts and
+    calls that belong together are together.
     """
-    return (
-        window.is_at_start
-        and len(window.unasked) + len(items) <= WAITING_AT_MOST
-        and all(map(_is_system_text, items))
-    )
+    if not window.is_at_start or (relays and not all(map(_is_system_text, items))):
+        # A server that speaks Responses is sent items as they are: only system texts make one text.
+        return False
+    if window.depth < FREELY_WAITING_NODES:
+        return True
+    waiting = [*window.unasked, *items]
+    return len(waiting) <= WAITING_AT_MOST and sum(len(item.raw) for item in waiting) <= WAITING_BYTES_AT_MOST
 
 
 def _is_system_text(item: Item) -> bool:

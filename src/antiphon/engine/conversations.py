@@ -18,7 +18,7 @@ from antiphon.engine.ids import make_node_id
 from antiphon.engine.listing import find_halves, find_places, list_items
 from antiphon.engine.paths import Place, read_places
 from antiphon.engine.references import find_stored_item
-from antiphon.protocol.errors import NotFoundError, RequestError
+from antiphon.protocol.errors import NotFoundError, RequestError, shorten_quoted
 from antiphon.protocol.item_forms import normalise_item
 from antiphon.protocol.items import Item, get_call_id, get_item_id, is_call, is_call_output
 from antiphon.protocol.responses import ConversationObject, DeletedConversation, ListPage
@@ -188,7 +188,9 @@ class Conversations:
                 if stored is not None:
                     linked.append(item_id)
             if item.type == "item_reference" and stored is None:
-                raise NotFoundError(f"Item with id '{item_id}' not found.", param="items")
+                raise NotFoundError(
+                    f"Item with id '{shorten_quoted(item_id or '')}' not found.", param="items"
+                )
             kept = stored or item
             _refuse_unkept(kept, position)
             new.append(kept)
@@ -239,7 +241,7 @@ class Hold:
 
 def make_unknown_conversation(conversation_id: str) -> NotFoundError:
     """The answer to a conversation that is not there, or not the tenant's."""
-    return NotFoundError(f"Conversation with id '{conversation_id}' not found.")
+    return NotFoundError(f"Conversation with id '{shorten_quoted(conversation_id)}' not found.")
 
 
 def _make_twice() -> RequestError:
@@ -281,7 +283,9 @@ def _refuse_unkept(item: Item, position: int) -> None:
 
 
 def _make_unknown_item(item_id: str, conversation_id: str) -> NotFoundError:
-    return NotFoundError(f"Item with id '{item_id}' not found in conversation '{conversation_id}'.")
+    return NotFoundError(
+        f"Item with id '{shorten_quoted(item_id)}' not found in conversation '{shorten_quoted(conversation_id)}'."
+    )
 
 
 def _add_halves(path: Sequence[Node], found: Sequence[tuple[Node, Place]]) -> dict[str, set[int]]:

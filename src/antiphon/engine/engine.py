@@ -28,7 +28,7 @@ from antiphon.engine.round import Round
 from antiphon.engine.services import Services
 from antiphon.engine.settings import build_response, decode_outcome, decode_settings
 from antiphon.engine.unstored import LaneRounds, UnstoredMemory, UnstoredRounds
-from antiphon.protocol.errors import NotFoundError, RequestError, StoreError
+from antiphon.protocol.errors import NotFoundError, RequestError, StoreError, shorten_quoted
 from antiphon.protocol.items import decode_stored_item
 from antiphon.protocol.requests import CreateRequest, decode_create_request
 from antiphon.protocol.responses import DeletedResponse, InputTokens, ListPage, ModelTold, Response
@@ -170,7 +170,8 @@ class Engine:
         is_running = self.background.find(tenant, response_id) is not None
         if is_running or not await self.background.settle(tenant, response_id):
             raise RequestError(
-                f"Response with id '{response_id}' has not ended, so it cannot be deleted; cancel it first."
+                f"Response with id '{shorten_quoted(response_id)}' has not ended, so it cannot be deleted; "
+                "cancel it first."
             )
         if not response_id.startswith("resp_"):
             # What was added to a conversation is a node of the tree too, and no response.
@@ -231,7 +232,8 @@ class Engine:
         """What the model saw when it made a stored response, item by item."""
         if self.background.find(tenant, response_id) is not None:
             raise RequestError(
-                f"Response with id '{response_id}' has not ended, so its window cannot be told yet; wait for its end."
+                f"Response with id '{shorten_quoted(response_id)}' has not ended, so its window cannot be told "
+                "yet; wait for its end."
             )
         return await report_window(await self._load(tenant, response_id), tenant, self.services)
 
@@ -271,7 +273,7 @@ class Engine:
 
 
 def _not_found(response_id: str) -> NotFoundError:
-    return NotFoundError(f"Response with id '{response_id}' not found.")
+    return NotFoundError(f"Response with id '{shorten_quoted(response_id)}' not found.")
 
 
 #: What stands in the items of which a client may see less than is stored.

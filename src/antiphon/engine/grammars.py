@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from antiphon.engine.turns import Turns
-from antiphon.protocol.errors import OverloadedError, RequestError
+from antiphon.protocol.errors import RETRY_AFTER_S, OverloadedError, RequestError
 from antiphon.protocol.tools import CustomTool, GrammarFormat, NamespaceTool, Tool
 
 _log = logging.getLogger("antiphon.engine")
@@ -121,8 +121,8 @@ class GrammarChecker:
         except OverloadedError:
             if text is None:
                 raise OverloadedError(
-                    f"Over {WAITING_LIMIT} checks of grammars are waiting already; try again later, or send fewer "
-                    "new grammars at once."
+                    f"Over {WAITING_LIMIT} checks of grammars are waiting already. Send fewer new grammars at once. "
+                    f"Please try again in {RETRY_AFTER_S}s."
                 ) from None
             # A response that runs is not ended for it.
             raise _NotInTimeError("too many checks were waiting already") from None

@@ -10,7 +10,7 @@ import msgspec
 
 from antiphon.engine.paths import Place, read_places
 from antiphon.engine.references import parse_derived_id
-from antiphon.protocol.errors import NotFoundError
+from antiphon.protocol.errors import NotFoundError, shorten_quoted
 from antiphon.protocol.item_forms import normalise_item
 from antiphon.protocol.items import Item, get_call_id
 from antiphon.protocol.responses import ListPage
@@ -46,7 +46,7 @@ def list_items(
     if after is not None:
         start = _find_last_node(nodes, after)
         if start is None:
-            raise NotFoundError(f"No item found with id '{after}'", param="after")
+            raise NotFoundError(f"No item found with id '{shorten_quoted(after)}'", param="after")
     page: list[Place] = []
     # One more than is shown tells whether there is more.
     for place in _walk_behind(nodes[start:], after, newest_first=newest_first):

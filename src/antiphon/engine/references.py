@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from antiphon.engine.round_store import RoundStore
-from antiphon.protocol.errors import NotFoundError, RequestError
+from antiphon.protocol.errors import NotFoundError, RequestError, shorten_quoted
 from antiphon.protocol.items import (
     Item,
     ItemReference,
@@ -82,7 +82,7 @@ def _read_reference(item: Item) -> str | None:
 def _make_unknown(item_id: str) -> NotFoundError:
     """Foreign, deleted and never stored look alike: the text depends on the form of the id alone."""
     hint = _STORE_HINT if parse_derived_id(item_id) is not None else ""
-    return NotFoundError(f"Item with id '{item_id}' not found.{hint}", param="input")
+    return NotFoundError(f"Item with id '{shorten_quoted(item_id)}' not found.{hint}", param="input")
 
 
 class _Search:

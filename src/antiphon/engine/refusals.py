@@ -10,7 +10,7 @@ from typing import Any
 
 from antiphon.context import Profile
 from antiphon.protocol.content import InputImage
-from antiphon.protocol.errors import RequestError
+from antiphon.protocol.errors import RequestError, shorten_quoted
 from antiphon.protocol.items import (
     AgentMessage,
     CodeInterpreterCall,
@@ -160,15 +160,16 @@ def refuse_images(request: CreateRequest, profile: Profile, *, in_history: bool)
         return
     if in_history:
         raise RequestError(
-            f"The model '{request.model}' does not see images, and the history of the previous response holds some. "
-            "Continue with a model that does, or from an earlier response.",
+            f"The model '{shorten_quoted(request.model)}' does not see images, and the history of the "
+            "previous response holds some. Continue with a model that does, or from an earlier response.",
             param="previous_response_id",
             code="invalid_value",
         )
     for position, item in enumerate(request.input):
         if has_image(item):
             raise RequestError(
-                f"The model '{request.model}' does not see images. Leave the image out, or use a model that does.",
+                f"The model '{shorten_quoted(request.model)}' does not see images. Leave the image "
+                "out, or use a model that does.",
                 param=f"input[{position}]",
                 code="invalid_value",
             )

@@ -28,7 +28,13 @@ from antiphon.engine.sink import EncodedEvent, EventSink
 from antiphon.engine.steps import stream_steps
 from antiphon.engine.windows import extend
 from antiphon.protocol import events
-from antiphon.protocol.errors import AntiphonError, BackendError, ContextOverflowError, ProtocolError
+from antiphon.protocol.errors import (
+    AntiphonError,
+    BackendError,
+    ContextOverflowError,
+    ProtocolError,
+    shorten_quoted,
+)
 from antiphon.protocol.items import decode_stored_item, get_call_id, get_item_id
 from antiphon.protocol.requests import CreateRequest
 from antiphon.protocol.responses import Response, ResponseStatus
@@ -482,7 +488,9 @@ class Round:
             except UnknownParentError as error:
                 # The parent was deleted while the model answered.
                 parent = self._plan.origin.node or ""
-                raise make_unknown_parent(f"Previous response with id '{parent}' not found.") from error
+                raise make_unknown_parent(
+                    f"Previous response with id '{shorten_quoted(parent)}' not found."
+                ) from error
             except MovedTipError as error:
                 raise make_unknown_conversation(self._plan.origin.conversation or "") from error
             self._recorded = True

@@ -1,49 +1,71 @@
 """The responses of one connection that are in no store: the latest of each lane can be continued there.
 
-It knows the store below, whose rounds such a response may continue, and no transport. Invariant: what is held here
-is in no file, is found on its own connection alone, and is gone with it.
+It knows the store below, whose rounds such a response may continue, and no transport. Invariants: what is held here
+is in no file, is found on its own connection alone, and is gone with it; a round is counted and found exactly while
+it stands on the path of a lane's latest response.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from antiphon.engine.windows import Window, WindowCache, detach
+import msgspec
+
+from antiphon.engine.windows import Strand, Window, WindowCache, detach
 from antiphon.sessions import CONTINUABLE, Node
 from antiphon.store import Job, Record, Store
 
-#: What a held round costs beside the bytes of its items.
+#: What a held round costs beside its bytes.
 ROUND_OVERHEAD_BYTES = 4_000
+#: What an id in the index of items costs beside its characters.
+INDEX_OVERHEAD_BYTES = 300
 
 
 @dataclass(slots=True, eq=False)
 class HeldRound:
-    """One response that was not stored, with the round that it continues, if that was not stored either."""
+    """One response that was not stored, with the round that it continues, if that was not stored either.
+
+    Only one that is the latest of a lane has a window and all of its record; of those above them, the items are kept.
+    """
 
     record: Record
     parent: "HeldRound | None"
-    #: The bytes of the items of the whole chain of held rounds; its window comes on top.
-    size: int
     window: Window | None = None
     since_deletion: int = 0
+    #: The lanes whose latest response it is, and the held rounds that continue it.
+    tips: int = 0
+    children: int = 0
+    #: What it is counted as, without the window; 0 while it is not held.
+    size: int = 0
+    #: What those above it are counted as, once only their items are kept.
+    above_size: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        if self.parent is not None:
+            self.above_size = self.parent.above_size + _measure(_keep_items(self.parent.record))
 
 
 class UnstoredMemory:
     """What all connections hold together; over the limit the lanes that were used least recently lose theirs."""
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._sizes: OrderedDict[tuple[UnstoredRounds, str | None], int] = OrderedDict()
+        self.limit_bytes = limit_bytes
+        self._lanes: OrderedDict[tuple[UnstoredRounds, str | None], None] = OrderedDict()
         self.size_bytes = 0
 
-    def note(self, rounds: "UnstoredRounds", lane: str | None, size: int) -> None:
-        """A lane holds so much now; 0: nothing."""
-        key = (rounds, lane)
-        self.size_bytes += size - self._sizes.pop(key, 0)
-        if size:
-            self._sizes[key] = size
-        while self.size_bytes > self._limit_bytes and self._sizes:
-            owner, name = next(iter(self._sizes))
-            owner.forget(name)
+    def use(self, rounds: "UnstoredRounds", lane: str | None) -> None:
+        """A lane has a latest response, and has just used it."""
+        self._lanes[rounds, lane] = None
+        self._lanes.move_to_end((rounds, lane))
+
+    def drop(self, rounds: "UnstoredRounds", lane: str | None) -> None:
+        """A lane has none any more."""
+        self._lanes.pop((rounds, lane), None)
+
+    def make_room(self) -> None:
+        """Bring everything below the limit. Each turn takes one lane out, so it ends."""
+        while self.size_bytes > self.limit_bytes and self._lanes:
+            (rounds, lane), _ = self._lanes.popitem(last=False)
+            rounds.let_go(lane)
 
 
 class UnstoredRounds:
@@ -55,35 +77,62 @@ class UnstoredRounds:
         self.cache = cache
         self._memory = memory
         self._tips: dict[str | None, HeldRound] = {}
+        self._by_id: dict[str, HeldRound] = {}
+        #: The ids that clients gave to items: where each stands, the newest round last.
+        self._by_item: dict[str, dict[str, int]] = {}
+        #: The windows of each strand, and what the strand was last counted as.
+        self._strands: dict[Strand, tuple[int, int]] = {}
 
     def hold(self, lane: str | None, held: HeldRound) -> None:
-        """A response is the latest of its lane."""
+        """A response is the latest of its lane; one that is larger than all memory is not held."""
+        if held.above_size + _measure(held.record) > self._memory.limit_bytes:
+            self.forget(lane)
+            return
+        held.tips += 1
+        self._take_in(held)
+        self.let_go(lane)
         self._tips[lane] = held
-        self.note_size(lane, held)
+        self._memory.use(self, lane)
+        self._memory.make_room()
 
-    def note_size(self, lane: str | None, held: HeldRound) -> None:
-        """What a lane holds has grown."""
-        if self._tips.get(lane) is held:
-            transcript = held.window.strand.size if held.window is not None else 0
-            self._memory.note(self, lane, held.size + transcript)
+    def keep_window(self, held: HeldRound, window: Window, since_deletion: int) -> None:
+        """Keep the window of a lane's latest response with it, unless it alone is larger than all memory."""
+        self._drop_window(held)
+        if not held.tips or held.above_size + held.size + window.strand.size > self._memory.limit_bytes:
+            return
+        held.window, held.since_deletion = window, since_deletion
+        uses, counted = self._strands.get(window.strand, (0, 0))
+        self._strands[window.strand] = uses + 1, window.strand.size
+        self._memory.size_bytes += window.strand.size - counted
+        self._memory.make_room()
 
     def forget(self, lane: str | None) -> None:
         """A lane's latest response cannot be continued any more."""
-        if self._tips.pop(lane, None) is not None:
-            self._memory.note(self, lane, 0)
+        self._memory.drop(self, lane)
+        self.let_go(lane)
+
+    def let_go(self, lane: str | None) -> None:
+        """The same, for a lane that is not in the memory's list, or stays there."""
+        tip = self._tips.pop(lane, None)
+        if tip is None:
+            return
+        tip.tips -= 1
+        if not tip.tips:
+            self._drop_window(tip)
+            if tip.children:
+                tip.record = _keep_items(tip.record)
+                self._count(tip)
+        self._release(tip)
 
     def close(self) -> None:
         """The connection is gone, and all of them with it."""
         for lane in list(self._tips):
             self.forget(lane)
 
-    def find_tip(self, node_id: str | None, lane: str | None) -> HeldRound | None:
-        """The response of that id, if it is the latest of a lane; of this one, where it is that of several."""
-        for name in (lane, *self._tips):
-            tip = self._tips.get(name)
-            if tip is not None and tip.record.id == node_id:
-                return tip
-        return None
+    def find_tip(self, node_id: str | None) -> HeldRound | None:
+        """The response of that id, if it is the latest of a lane."""
+        held = self._by_id.get(node_id) if node_id is not None else None
+        return held if held is not None and held.tips else None
 
     def stands_in(self, node_id: str, lane: str | None) -> bool:
         """Whether a response is the latest of this lane."""
@@ -92,23 +141,68 @@ class UnstoredRounds:
 
     def find(self, node_id: str) -> HeldRound | None:
         """A held round, wherever it stands on the paths of the latest ones."""
-        for tip in self._tips.values():
-            held: HeldRound | None = tip
-            while held is not None:
-                if held.record.id == node_id:
-                    return held
-                held = held.parent
-        return None
+        return self._by_id.get(node_id)
 
-    def list_held(self) -> list[HeldRound]:
-        """Every held round, those of a path newest first."""
-        found: dict[str, HeldRound] = {}
-        for tip in self._tips.values():
-            held: HeldRound | None = tip
-            while held is not None and held.record.id not in found:
-                found[held.record.id] = held
-                held = held.parent
-        return list(found.values())
+    def find_item(self, item_id: str) -> tuple[str, int] | None:
+        """Where an item with a client-given id stands, in the newest round that has one."""
+        places = self._by_item.get(item_id)
+        return next(reversed(places.items())) if places else None
+
+    def _take_in(self, held: HeldRound) -> None:
+        """Count a round, and those above it that were let go while its answer was made."""
+        taken: HeldRound | None = held
+        while taken is not None and not taken.size:
+            self._count(taken)
+            self._by_id[taken.record.id] = taken
+            for item_id, position in taken.record.client_ids:
+                self._by_item.setdefault(item_id, {})[taken.record.id] = position
+            taken = taken.parent
+            if taken is not None:
+                taken.children += 1
+                if not taken.tips:
+                    taken.record = _keep_items(taken.record)
+
+    def _release(self, held: HeldRound | None) -> None:
+        """Let go of a round that no path needs, then of those above it that none needs then."""
+        while held is not None and held.size and not held.tips and not held.children:
+            self._memory.size_bytes -= held.size
+            held.size = 0
+            del self._by_id[held.record.id]
+            for item_id in {item_id for item_id, _ in held.record.client_ids}:
+                places = self._by_item[item_id]
+                del places[held.record.id]
+                if not places:
+                    del self._by_item[item_id]
+            held = held.parent
+            if held is not None:
+                held.children -= 1
+
+    def _count(self, held: HeldRound) -> None:
+        size = _measure(held.record)
+        self._memory.size_bytes += size - held.size
+        held.size = size
+
+    def _drop_window(self, held: HeldRound) -> None:
+        if held.window is None:
+            return
+        strand, held.window = held.window.strand, None
+        uses, counted = self._strands.pop(strand)
+        if uses > 1:
+            self._strands[strand] = uses - 1, counted
+        else:
+            self._memory.size_bytes -= counted
+
+
+def _keep_items(record: Record) -> Record:
+    """What a round needs that is not continued itself any more: a path is its items alone."""
+    return msgspec.structs.replace(record, instructions=None, tools=None, settings=b"{}", outcome=b"{}")
+
+
+def _measure(record: Record) -> int:
+    contents = (record.input, record.output, record.settings, record.outcome)
+    shared = len(record.instructions or b"") + len(record.tools or b"")
+    index = sum(INDEX_OVERHEAD_BYTES + len(item_id) for item_id, _ in record.client_ids)
+    return ROUND_OVERHEAD_BYTES + sum(map(len, contents)) + shared + index
 
 
 class LaneRounds:
@@ -117,8 +211,10 @@ class LaneRounds:
     def __init__(self, rounds: UnstoredRounds, lane: str | None, parent: HeldRound | None) -> None:
         self._rounds = rounds
         self._lane = lane
-        #: Held on to: another lane may move on meanwhile.
+        #: Held on to, whole: another lane may move on meanwhile.
         self._parent = parent
+        self._parent_record = parent.record if parent is not None else None
+        self._parent_window = (parent.window, parent.since_deletion) if parent is not None else (None, 0)
         self._made: HeldRound | None = None
 
     # RoundStore
@@ -127,15 +223,15 @@ class LaneRounds:
         """Hold a response that has ended well; the others are no parents, so nothing is kept of them."""
         if record.status not in CONTINUABLE:
             return
-        above = self._parent.size if self._parent is not None else 0
-        size = len(record.input) + len(record.output) + ROUND_OVERHEAD_BYTES
-        self._made = HeldRound(record, self._parent, above + size)
+        self._made = HeldRound(record, self._parent)
         self._rounds.hold(self._lane, self._made)
 
     async def load(self, tenant: str, node_id: str) -> Record | None:
-        """A round from here or from the store."""
+        """A round from here or from the store; of one that was continued already, the items."""
         held = self._find(tenant, node_id)
-        return held.record if held is not None else await self._rounds.store.load(tenant, node_id)
+        if held is None:
+            return await self._rounds.store.load(tenant, node_id)
+        return self._parent_record if held is self._parent else held.record
 
     async def load_path(self, tenant: str, node_id: str, *, skip_deleted: bool = False) -> list[Node] | None:
         """The stored path that the held rounds continue, then those."""
@@ -159,12 +255,8 @@ class LaneRounds:
 
     async def find_item(self, tenant: str, item_id: str) -> tuple[str, int] | None:
         """An item by its id, first in what is held."""
-        if tenant == self._rounds.tenant:
-            for held in self._rounds.list_held():
-                for given, position in held.record.client_ids:
-                    if given == item_id:
-                        return held.record.id, position
-        return await self._rounds.store.find_item(tenant, item_id)
+        place = self._rounds.find_item(item_id) if tenant == self._rounds.tenant else None
+        return place or await self._rounds.store.find_item(tenant, item_id)
 
     def _find(self, tenant: str, node_id: str) -> HeldRound | None:
         if tenant != self._rounds.tenant:
@@ -186,14 +278,16 @@ class LaneRounds:
         if held is None:
             window = self._rounds.cache.get(tenant, node_id, key)
             return detach(window) if window is not None else None
-        if held.window is None or held.window.strand.key != key:
+        window, since = (held.window, held.since_deletion)
+        if window is None and held is self._parent:
+            window, since = self._parent_window
+        if window is None or window.strand.key != key or self._rounds.cache.is_stale(window, since):
             return None
-        return None if self._rounds.cache.is_stale(held.window, held.since_deletion) else held.window
+        return window
 
     def put(self, tenant: str, node_id: str, window: Window, *, since_deletion: int) -> None:
         """Keep the window of a held round with it; those of stored ones were made for this response alone."""
         held = self._made if self._made is not None and self._made.record.id == node_id else None
         held = held or self._find(tenant, node_id)
         if held is not None:
-            held.window, held.since_deletion = window, since_deletion
-            self._rounds.note_size(self._lane, held)
+            self._rounds.keep_window(held, window, since_deletion)

@@ -52,7 +52,7 @@ class Window:
     call_types: Mapping[str, str] = field(default_factory=dict)
     #: The requests whose approvals were added without a response, which therefore nothing came of yet.
     waiting_approvals: tuple[str, ...] = ()
-    #: System texts at the start that no model was asked with yet: they are transcribed with the items that follow,
+    #: Items at the start that no model was asked with yet: they are transcribed with the items that follow,
     #: as if all had come in one request.
     unasked: tuple[Any, ...] = ()
     #: The backend's count of the last prompt, and what it was made with, to notice a truncation upstream.
@@ -150,7 +150,8 @@ def extend(window: Window, step: Step) -> Window:
     if step.has_images and strand.first_image is None:
         strand.first_image = position
     strand.size += ENTRY_OVERHEAD_BYTES + sum(len(piece) for piece in step.pieces)
-    strand.size += sum(len(item.raw) for item in step.unasked)
+    # Those that waited already are counted.
+    strand.size += sum(len(item.raw) for item in step.unasked[len(window.unasked) :])
     return replace(
         window,
         strand=strand,

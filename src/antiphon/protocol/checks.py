@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, get_args, get_origi
 import msgspec
 from msgspec import inspect
 
-from antiphon.protocol.errors import RequestError
+from antiphon.protocol.errors import RequestError, shorten_quoted
 
 #: Deepest nesting of arrays and objects in a body. Beyond it, later steps could run out of stack.
 MAX_DEPTH = 100
@@ -135,10 +135,11 @@ def join_words(words: Iterable[Any]) -> str:
 
 
 def join_path(where: str, key: str | int) -> str:
-    """The param path of a member: `("input", 0)` -> `"input[0]"`, `("", "model")` -> `"model"`."""
+    """The param path of a member: `("input", 0)` -> `"input[0]"`, `("", "model")` -> `"model"`; long keys are cut."""
     if isinstance(key, int):
         return f"{where}[{key}]"
-    return f"{where}.{key}" if where else key
+    name = _shorten(key)
+    return f"{where}.{name}" if where else name
 
 
 # Errors, one function each
@@ -165,7 +166,7 @@ def invalid_value(where: str, value: Any, supported: Iterable[Any]) -> RequestEr
 
 def invalid_prefix(where: str, value: str, prefix: str) -> RequestError:
     """An id of some other kind of thing."""
-    message = f"Invalid '{where}': '{_shorten(value)}'. Expected an ID that begins with '{prefix}'."
+    message = f"Invalid '{where}': '{shorten_quoted(value)}'. Expected an ID that begins with '{prefix}'."
     return RequestError(message, param=where, code="invalid_value")
 
 

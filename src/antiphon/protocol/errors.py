@@ -15,9 +15,9 @@ AntiphonError
 │   ├── BackendRateLimitError   it asks to slow down                   429
 │   ├── BackendRefusedError     it refuses this request                400
 │   └── ContextOverflowError    the prompt does not fit its window     400
-├── RateLimitError          the caller must slow down               429
+├── RateLimitError          the caller must slow down                  429
+│   └── OverloadedError         all callers: too much waits already    429
 ├── ServerStoppingError     whoever runs the server stops it        503
-├── OverloadedError         too much waits already; try again       503
 ├── StoreError              our storage must be looked at              500
 └── ProtocolError           our own bug                                500
     └── LifecycleError          an event that the lifecycle table does not allow
@@ -25,7 +25,7 @@ AntiphonError
 A class's docstring is its default message.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -43,6 +43,17 @@ RESPONSE_ERROR_CODES = frozenset(
 )
 
 
+#: When a client may try again where nobody knows how long it takes.
+RETRY_AFTER_S = 5
+#: So much of what a client sent is said back to it: an id of ours is shorter.
+QUOTED_CHARACTERS = 64
+
+
+def shorten_quoted(text: str) -> str:
+    """A name or id of the client's, as an error may quote it: one of any length would make an error of any length."""
+    return text if len(text) <= QUOTED_CHARACTERS else f"{text[:QUOTED_CHARACTERS]}..."
+
+
 class ErrorObject(msgspec.Struct):
     """The `error` object of every error answer; all four keys are always there."""
 
@@ -58,6 +69,8 @@ class AntiphonError(Exception):
     status = 500
     type = "server_error"
     code: str | None = None
+    #: Headers of every answer with it.
+    own_headers: ClassVar[dict[str, str]] = {}
 
     def __init__(
         self,
@@ -71,7 +84,7 @@ class AntiphonError(Exception):
         self.param = param
         if code is not None:
             self.code = code
-        self.headers = headers or {}
+        self.headers = {**self.own_headers, **(headers or {})}
         super().__init__(self.message)
 
     def to_object(self) -> ErrorObject:
@@ -210,6 +223,13 @@ class RateLimitError(AntiphonError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+    own_headers: ClassVar[dict[str, str]] = {"retry-after": str(RETRY_AFTER_S)}
+
+
+class OverloadedError(RateLimitError):
+    """Too much is waiting already. Please try again in 5s."""
+
+    # Not 503: clients repeat that at once, or give up.
 
 
 class StoreError(AntiphonError):
@@ -222,13 +242,7 @@ class ServerStoppingError(AntiphonError):
     status = 503
     # Not "overloaded": clients take that for a reason to give up, and this one passes with the next server.
     code = "server_error"
-
-
-class OverloadedError(AntiphonError):
-    """Too much is waiting already; try again later."""
-
-    status = 503
-    code = "server_is_overloaded"
+    own_headers: ClassVar[dict[str, str]] = {"retry-after": str(RETRY_AFTER_S)}
 
 
 class ProtocolError(AntiphonError):

@@ -6,7 +6,7 @@ call on the path, every approval its request, and no call is left open but those
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from antiphon.protocol.errors import RequestError
+from antiphon.protocol.errors import RequestError, shorten_quoted
 from antiphon.protocol.items import (
     CALL_OUTPUT_TYPES,
     Item,
@@ -72,13 +72,18 @@ def check_order(earlier: Iterable[Item], items: Iterable[Item]) -> None:
             continue
         if is_call(item):
             if call_id in calls:
-                raise _refuse(f"Duplicate call found with call_id {call_id}. {_REMEDY}", where)
+                raise _refuse(
+                    f"Duplicate call found with call_id {shorten_quoted(call_id)}. {_REMEDY}", where
+                )
             if call_id in answered:
-                raise _refuse(f"The output of call {call_id} stands before it. Add the call first.", where)
+                raise _refuse(
+                    f"The output of call {shorten_quoted(call_id)} stands before it. Add the call first.",
+                    where,
+                )
             calls[call_id] = bool(getattr(item.value, "is_async", None))
         elif is_call_output(item):
             if call_id in answered and not calls.get(call_id):
-                raise _refuse(f"The call {call_id} has its output already. {_REMEDY}", where)
+                raise _refuse(f"The call {shorten_quoted(call_id)} has its output already. {_REMEDY}", where)
             answered.add(call_id)
 
 
@@ -127,7 +132,7 @@ class _Check:
 
     def _take_call(self, item: Item, call_id: str) -> None:
         if call_id in self._calls or self._is_earlier_call(call_id):
-            raise _refuse(f"Duplicate call found with call_id {call_id}. {_REMEDY}")
+            raise _refuse(f"Duplicate call found with call_id {shorten_quoted(call_id)}. {_REMEDY}")
         self._calls.add(call_id)
         if getattr(item.value, "is_async", None):
             self._async.add(call_id)
@@ -141,30 +146,33 @@ class _Check:
         if call_id in self._open:
             if self._open[call_id] != _CALL_TYPES[item.type]:
                 raise _refuse(
-                    f"The output of {_name_type(self._open[call_id])} {call_id} must be an item of type "
-                    f"'{CALL_OUTPUT_TYPES.get(self._open[call_id])}', not '{item.type}'."
+                    f"The output of {_name_type(self._open[call_id])} {shorten_quoted(call_id)} must be an item "
+                    f"of type '{CALL_OUTPUT_TYPES.get(self._open[call_id])}', not '{item.type}'."
                 )
             del self._open[call_id]
         elif call_id in self._calls or self._is_earlier_call(call_id):
-            raise _refuse(f"{kind.capitalize()} {call_id} has its output already. {_REMEDY}")
+            raise _refuse(f"{kind.capitalize()} {shorten_quoted(call_id)} has its output already. {_REMEDY}")
         else:
-            raise _refuse(f"No tool call found for {kind} output with call_id {call_id}.")
+            raise _refuse(f"No tool call found for {kind} output with call_id {shorten_quoted(call_id)}.")
 
     def _take_approval(self, request_id: str) -> None:
         is_answered = self._approvals.get(request_id)
         if is_answered is None:
             raise _refuse(
-                f"No approval request found for MCP approval response with approval_request_id {request_id}."
+                "No approval request found for MCP approval response with approval_request_id "
+                f"{shorten_quoted(request_id)}."
             )
         if is_answered:
-            raise _refuse(f"MCP approval request {request_id} has its response already. {_REMEDY}")
+            raise _refuse(
+                f"MCP approval request {shorten_quoted(request_id)} has its response already. {_REMEDY}"
+            )
         self._approvals[request_id] = True
 
     def finish(self) -> None:
         """Nothing comes any more: is a call left open?"""
         for call_id, item_type in self._open.items():
             if call_id not in self._async:
-                raise _refuse(f"No tool output found for {_name_type(item_type)} {call_id}.")
+                raise _refuse(f"No tool output found for {_name_type(item_type)} {shorten_quoted(call_id)}.")
 
 
 def _name_type(item_type: str) -> str:

@@ -3,7 +3,7 @@
 Reasons are clauses without a full stop: they stand in errors, and in prompts in the place of what is missing.
 """
 
-from antiphon.protocol.errors import AntiphonError, RequestError
+from antiphon.protocol.errors import AntiphonError, OverloadedError, RequestError
 
 
 class ContentError(RequestError):
@@ -25,8 +25,5 @@ class UnreadableFileError(AntiphonError):
         self.passing = passing
 
 
-class FilesBusyError(AntiphonError):
-    """Too many files are being read just now; send the request again."""
-
-    status = 503
-    code = "server_is_overloaded"
+class FilesBusyError(OverloadedError):
+    """Too many files are being read just now. Please try again in 5s."""
