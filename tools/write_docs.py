@@ -112,8 +112,8 @@ def render_lifecycle() -> str:
 Which event may follow which. What the server sends is asserted by this table, what the client receives is
 checked by it. A stream numbers its events from 0; output items are numbered without gaps; exactly one of
 `response.completed`, `response.incomplete` and `response.failed` comes, last. After `error` only
-`response.failed` may come. Items are done before the end, but for those that a failure left open, and for a call that was
-cut off: clients run what is done.
+`response.failed` may come. Items are done before the end, but for those that a failure left open, and for a call that
+was cut off: clients run what is done.
 
 The table holds the whole API. This server sends the rows of `response` without audio and steering (`queued` for
 background responses), and those of the items that it makes: `message`, `reasoning` (summaries), calls of functions,

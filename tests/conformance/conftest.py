@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tools.checked_server import open_checked_server
 
-from antiphon.client.app_transport import AsgiApp
+from antiphon.client.app_run import AsgiApp
 
 OpenApp = Callable[[], AbstractAsyncContextManager[AsgiApp]]
 

@@ -18,7 +18,11 @@ def serve(name: str) -> Iterator[str]:
     """Serves the double; yields host:port. Requests wait in the socket's queue until the server is up."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         config = uvicorn.Config(
-            DOUBLES[name](), log_level="error", lifespan="off", ws="none", timeout_graceful_shutdown=1
+            DOUBLES[name](),
+            log_level="error",
+            lifespan="off",
+            ws="websockets-sansio",
+            timeout_graceful_shutdown=1,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -8,13 +8,14 @@ from tools.checked_server import KEYS, MCP_URL
 
 from antiphon.checker import CheckOptions, Report, Verdict, run_check
 from antiphon.client import AppTransport
-from antiphon.client.app_transport import AsgiApp
+from antiphon.client.app_run import AsgiApp
 from tests.conformance.conftest import OpenApp
+from tests.conformance.verdicts import UNSTEERED
 
 #: Answers of a whole run with a chain of so many rounds; a probe that asks for more is noticed here.
-ROUNDS, ANSWERS_AT_MOST = 60, 400
-#: Raw reasoning is sent as summaries, so nothing ever brings these.
-NEVER_SENT = {"events.response.reasoning_text.delta", "events.response.reasoning_text.done"}
+ROUNDS, ANSWERS_AT_MOST = 60, 450
+#: Raw reasoning is sent as summaries, and nothing can be steered, so nothing ever brings these.
+NEVER_SENT = {"events.response.reasoning_text.delta", "events.response.reasoning_text.done", *UNSTEERED}
 
 
 class Restartable:

@@ -5,6 +5,7 @@ found by a difference.
 """
 
 from antiphon.checker import MANIFEST
+from tests.conformance.socket_verdicts import SOCKET_FAILING, SOCKET_UNDECIDED
 
 #: Nothing can be found out about these: they answer no request, or none that is a response.
 _ALL = frozenset(requirement.id for requirement in MANIFEST)
@@ -169,7 +170,6 @@ FAILING: dict[str, frozenset[str]] = {
             "errors.missing_required_parameter",
             "endpoints.input-tokens-rejects",
             "endpoints.compact",
-            "endpoints.websocket",
             "endpoints.model",
             "endpoints.delete-model",
             "endpoints.chat-completions",
@@ -526,3 +526,10 @@ UNDECIDED: dict[str, frozenset[str]] = {
     ),
     "ignores-instructions": frozenset({"state.instructions-not-inherited"}),
 }
+#: No double can be steered, so these are decided only where an upgrade is refused.
+UNSTEERED = frozenset(
+    {"events.response.steer", "events.response.steer.accepted", "events.response.steer.pending"}
+)
+for _table, _more in ((FAILING, SOCKET_FAILING), (UNDECIDED, SOCKET_UNDECIDED)):
+    for _name, _ids in _more.items():
+        _table[_name] = _table.get(_name, frozenset()) | _ids

@@ -25,7 +25,7 @@ from antiphon.client import (
     TransportLimits,
     resolve_responses_url,
 )
-from antiphon.client.app_transport import MAX_WAITING_CHUNKS, Message, Receive, Send
+from antiphon.client.app_run import MAX_WAITING_CHUNKS, Message, Receive, Send
 from antiphon.protocol.events import Event, OutputTextDelta, UnknownEvent
 from antiphon.protocol.sse import DONE, SseEvent, encode_sse
 

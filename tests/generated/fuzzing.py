@@ -179,6 +179,17 @@ class Fuzzer:
         url += "?" + urlencode(query, errors="surrogatepass") if query else ""
         return Sent(method, url, operation, body, self._may_fail(operation, body))
 
+    def make_create(self) -> tuple[Any, bool]:
+        """The body of a request for a response, and whether its upstream was told to fail."""
+        value = self._make_body(self._document["paths"][CREATE[0]][CREATE[1]]["requestBody"], CREATE)
+        if self._choice.random() < 0.3:
+            value = self._spoiler.spoil(value)
+        return value, self._may_fail(CREATE, encode(value))
+
+    def remember_response(self, value: dict[str, Any]) -> None:
+        """Later requests may speak of it and of its items."""
+        self._remember(value, Sent("post", CREATE[0], CREATE, None))
+
     def _may_fail(self, operation: tuple[str, str], body: bytes | None) -> bool:
         if "chat" in operation[0]:
             return True

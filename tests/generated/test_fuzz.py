@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from antiphon.client import Transport
+from antiphon.client import Socket, Transport
 from antiphon.client.transport import Reply
 from tests.generated.fuzzing import Fuzzer
 from tests.generated.upstreams import CHAT_MODEL, RESPONSES_MODEL, open_upstreams
@@ -174,6 +174,10 @@ class Faulty:
             await reply.close()
         is_stream = reply.headers["content-type"].startswith("text/event-stream")
         return ReadReply(*await self._spoil(reply.status, dict(reply.headers), raw, is_stream))
+
+    async def open_socket(self, path: str, headers: Mapping[str, str]) -> Socket:
+        """A connection, not spoiled."""
+        return await self._inner.open_socket(path, headers)
 
     async def close(self) -> None:
         """It opened nothing."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.bootstrap import build_app
+from antiphon.client import SocketClosedError
 from antiphon.client.app_transport import AppTransport
 from antiphon.client.transport import TransportLimits
 from antiphon.config import load_config
@@ -81,10 +83,37 @@ def test_a_background_stream_is_kept_alive_as_long() -> None:
     events = run_virtually(story())
     kinds = [event["type"] for event in events]
     signs = kinds.count("response.in_progress") - 1
-    assert signs in (SIGNS - 1, SIGNS, SIGNS + 1)
+    assert signs == SIGNS
     numbers = [event["sequence_number"] for event in events]
     assert numbers == sorted(numbers)
     assert read_text(find_terminal(events)) == "Here I am."
+
+
+def test_a_connection_is_kept_alive_as_long_and_then_closed_for_its_age() -> None:
+    """Decided: the same signs over a WebSocket; the age limit lets what runs end, and closes with 1000."""
+
+    async def story() -> list[dict[str, Any]]:
+        backend = SilentBackend()
+        backend.begin_silence()
+        events: list[dict[str, Any]] = []
+        async with serve_doubles(backend) as client:
+            socket = await client.transport.open_socket("/v1/responses", {})
+            body = {"type": "response.create", "model": "scripted", "input": "Hi.", "store": False}
+            await socket.send_text(json.dumps(body))
+            while not events or events[-1]["type"] != "error":
+                events.append(json.loads(await socket.receive()))
+            with pytest.raises(SocketClosedError) as closed:
+                await socket.receive()
+            assert closed.value.close_code == 1000
+        return events
+
+    events = run_virtually(story())
+    errors = [event for event in events if event["type"] == "error"]
+    told = [event for event in events if event["type"] != "error"]
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert [event["type"] for event in told].count("response.in_progress") == SIGNS + 1
+    assert read_text(find_terminal(told)) == "Here I am."
+    assert [error["error"]["code"] for error in errors] == ["websocket_connection_limit_reached"]
 
 
 def test_a_collected_answer_comes_after_an_hour_as_well() -> None:

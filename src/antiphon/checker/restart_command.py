@@ -11,7 +11,7 @@ import tempfile
 from contextlib import suppress
 
 from antiphon.checker.answers import tidy
-from antiphon.checker.subject import UndecidedError
+from antiphon.checker.undecided import UndecidedError
 
 #: Until the command must have ended.
 COMMAND_S = 60.0

@@ -16,7 +16,9 @@ from antiphon.checker.recall import measure_recall
 from antiphon.checker.report import Recall, Report, Result, clean_outcome, clean_text
 from antiphon.checker.requirements import MANIFEST, Requirement
 from antiphon.checker.requirements.speaking import GREETING
-from antiphon.checker.subject import CHAIN_ROUNDS, WINDOW_TOKENS, Subject, UndecidedError, user
+from antiphon.checker.socket_line import FRAME_S
+from antiphon.checker.subject import CHAIN_ROUNDS, WINDOW_TOKENS, Subject, user
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Outcome, Verdict, undecided
 from antiphon.client import NetworkTransport, Transport, resolve_responses_url
 
@@ -32,7 +34,8 @@ class CheckOptions(msgspec.Struct, frozen=True):
     """How a run is made. `seed` decides every random word and id.
 
     `second_key` is a key of another tenant, `restart` restarts the server, `recall_words` is how many words
-    are planted to measure the model's recall, `mcp_url` is an MCP server that the server can reach.
+    are planted to measure the model's recall, `mcp_url` is an MCP server that the server can reach, `frame_s` is
+    how long the next frame of a WebSocket is waited for at first.
     """
 
     requirements: Sequence[Requirement] = MANIFEST
@@ -45,6 +48,7 @@ class CheckOptions(msgspec.Struct, frozen=True):
     restart: Callable[[], Awaitable[None]] | None = None
     recall_words: int = 0
     mcp_url: str | None = None
+    frame_s: float = FRAME_S
 
 
 async def run_check(
@@ -84,6 +88,7 @@ def _make_subject(transport: Transport, prefix: str, model: str | None, options:
         second_key=options.second_key,
         restart=options.restart,
         mcp_url=options.mcp_url,
+        frame_s=options.frame_s,
     )
 
 

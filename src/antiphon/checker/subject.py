@@ -8,8 +8,8 @@ import asyncio
 import copy
 import math
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -26,7 +26,9 @@ from antiphon.checker.answers import (
     tidy,
 )
 from antiphon.checker.recordings import Recording, decode_recording, read_type
-from antiphon.client import ClientError, ConnectionFailedError, Reply, Transport
+from antiphon.checker.socket_line import FRAME_S, SOCKET_NEEDS, Patience, SocketLine
+from antiphon.checker.undecided import UndecidedError
+from antiphon.client import ClientError, ConnectionFailedError, Reply, Transport, UpgradeRefusedError
 from antiphon.protocol.lifecycle import TERMINAL_EVENTS, StreamChecker
 from antiphon.protocol.sse import SseTooLargeError
 
@@ -43,6 +45,9 @@ RESTART_S = 60.0
 #: Between two questions whether it does.
 RESTART_POLL_S = 0.1
 
+#: Answers to an upgrade that say that there is no WebSocket, or that do not see that one is asked for.
+_NOT_OFFERED = (200, 204, 400, 404, 405, 406, 415, 422, 426, 501)
+
 #: The smallest budget that the API allows, for requests whose answer does not matter.
 _BRIEF = {"max_output_tokens": 16}
 
@@ -51,19 +56,19 @@ Found = TypeVar("Found")
 _CONSONANTS, _VOWELS = "bdfgklmnprtvz", "aeiou"
 
 
-class UndecidedError(Exception):
-    """The probe cannot decide; the text says why, `needs` what is not there, where that is no fault."""
-
-    def __init__(self, reason: str, needs: str | None = None) -> None:
-        super().__init__(reason)
-        self.needs = needs
-
-
 class UnableError(UndecidedError):
     """The server says that it cannot, or that this key may not: no answer to what was asked."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(f"the server answered {refusal}")
+        self.refusal = refusal
+
+
+class NoSocketError(UndecidedError):
+    """The server has no WebSocket mode, and need not have one."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"not offered: the upgrade was answered {refusal}", SOCKET_NEEDS)
         self.refusal = refusal
 
 
@@ -128,6 +133,7 @@ class Subject:
         second_key: str | None = None,
         restart: Callable[[], Awaitable[None]] | None = None,
         mcp_url: str | None = None,
+        frame_s: float = FRAME_S,
     ) -> None:
         self.model = model
         #: An MCP server that the server under check can reach.
@@ -149,6 +155,7 @@ class Subject:
         self._api_key = api_key
         self._second_key = second_key
         self._restart = restart
+        self._patience = Patience(frame_s)
         self._recordings: dict[str, Recording | UndecidedError] = {}
         self._tried: dict[str, Recording | Refusal | UndecidedError] = {}
         self._seed = seed
@@ -277,6 +284,35 @@ class Subject:
         except (ConnectionFailedError, ClientError) as error:
             raise UndecidedError(f"POST {path}: {tidy(error)}") from error
         return _decode(raw)
+
+    @asynccontextmanager
+    async def open_socket(self) -> AsyncIterator[SocketLine]:
+        """A WebSocket to the Responses route; raises `NoSocketError` where there is no such mode."""
+        path = f"{self._prefix}/responses"
+        headers = {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        try:
+            socket = await self._transport.open_socket(path, headers)
+        except UpgradeRefusedError as answer:
+            refusal = read_refusal(answer.status, answer.body)
+            if answer.status in _NOT_OFFERED:
+                raise NoSocketError(refusal) from answer
+            raise UndecidedError(f"the upgrade to a WebSocket was answered {refusal}") from answer
+        except (ConnectionFailedError, ClientError) as failure:
+            raise UndecidedError(f"WebSocket {path}: {tidy(failure)}") from failure
+        try:
+            yield SocketLine(socket, self._make_socket_body, self._note_answer, self._patience)
+        finally:
+            # What breaks while it is closed says nothing more.
+            with suppress(ConnectionFailedError):
+                await socket.close()
+
+    def _make_socket_body(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return self._leave_out(
+            {"model": self.model, "temperature": 0, "max_output_tokens": OUTPUT_TOKENS, **fields}
+        )
+
+    def _note_answer(self) -> None:
+        self.tally.answers += 1
 
     @property
     def other(self) -> "Subject | None":

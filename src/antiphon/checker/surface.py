@@ -18,6 +18,7 @@ KINDS: Final[dict[str, str]] = {
     "part": "Content parts and annotations",
     "output": "Output items",
     "event": "Stream events",
+    "frame": "WebSocket frames",
     "error": "Errors",
 }
 
@@ -123,6 +124,8 @@ message|function_call|custom_tool_call|reasoning|compaction|additional_tools|too
 program|program_output|file_search_call|web_search_call|computer_call|code_interpreter_call|image_generation_call
 local_shell_call|shell_call|shell_call_output|apply_patch_call|mcp_list_tools|mcp_call|mcp_approval_request
 """
+#: What is spoken over a WebSocket beside the events of a stream.
+_FRAMES = "response.create|response.steer|error"
 #: Event -> its members beside type and sequence_number; ? marks one that may be left out.
 EVENT_FIELDS: Final[dict[str, str]] = {
     "error": "error",
@@ -240,6 +243,9 @@ ERRORS: Final[dict[str, str]] = {
     "invalid_encrypted_content": "sealed content that cannot be opened",
     "cancel_synchronous": "cancelling a response that does not run in the background",
     "stream_not_resumable": "streaming a stored response that was not streamed from the background",
+    "invalid_stream_id": "a lane of a WebSocket whose name is none",
+    "websocket_stream_limit_reached": "more lanes on a WebSocket than it may have",
+    "steering_not_supported": "response.steer where nothing can be steered",
     "unknown_url": "a path that there is not",
     "method_not_allowed": "a method that a path does not have",
 }
@@ -261,6 +267,7 @@ SURFACE: Final[tuple[str, ...]] = (
     *_split("part", _PARTS),
     *_split("output", _OUTPUTS),
     *(f"event:{name}" for name in EVENT_FIELDS),
+    *_split("frame", _FRAMES),
     *(f"error:{name}" for name in ERRORS),
 )
 

@@ -9,11 +9,13 @@ from antiphon.client.errors import (
     ApplicationFailedError,
     ClientError,
     ConnectionFailedError,
+    SocketClosedError,
     UnreachableError,
+    UpgradeRefusedError,
 )
 from antiphon.client.network_transport import NetworkTransport
 from antiphon.client.responses import EventStream, ResponseReply, ResponsesClient
-from antiphon.client.transport import Reply, Transport, TransportLimits
+from antiphon.client.transport import Reply, Socket, Transport, TransportLimits
 
 __all__ = [
     "AddressError",
@@ -26,8 +28,11 @@ __all__ = [
     "Reply",
     "ResponseReply",
     "ResponsesClient",
+    "Socket",
+    "SocketClosedError",
     "Transport",
     "TransportLimits",
     "UnreachableError",
+    "UpgradeRefusedError",
     "resolve_responses_url",
 ]

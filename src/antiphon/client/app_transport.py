@@ -1,4 +1,4 @@
-"""Requests straight into an ASGI application of this process, with true streaming.
+"""Requests and sockets straight into an ASGI application of this process, with true streaming.
 
 It knows ASGI and no Responses API. Invariant: the application runs no further ahead of its reader than
 `MAX_WAITING_CHUNKS`, and when `close` returns it has ended.
@@ -6,19 +6,12 @@ It knows ASGI and no Responses API. Invariant: the application runs no further a
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, Callable, Mapping
 
+from antiphon.client.app_run import MAX_WAITING_CHUNKS, AppRun, AsgiApp, Message, Scope
+from antiphon.client.app_socket import AppSocket
 from antiphon.client.errors import ApplicationFailedError, ConnectionFailedError
-from antiphon.client.transport import Reply, TransportLimits, read_all
-
-#: Chunks that may wait to be read before the application has to.
-MAX_WAITING_CHUNKS = 16
-
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-AsgiApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+from antiphon.client.transport import Reply, Socket, TransportLimits, read_all
 
 
 class AppTransport:
@@ -27,12 +20,12 @@ class AppTransport:
     def __init__(self, app: AsgiApp, limits: TransportLimits | None = None) -> None:
         self._app = app
         self._limits = limits or TransportLimits()
-        self._replies: set[_AppReply] = set()
+        self._open: set[_AppReply | AppSocket] = set()
 
     async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """One request; the reply stands as soon as the application has sent its status."""
-        reply = _AppReply(self._limits, body or b"", self._replies.discard)
-        self._replies.add(reply)
+        reply = _AppReply(self._limits, body or b"", self._open.discard)
+        self._open.add(reply)
         try:
             await reply.start(self._app, _to_scope(method, path, headers, body))
         except BaseException:
@@ -40,10 +33,29 @@ class AppTransport:
             raise
         return reply
 
+    async def open_socket(self, path: str, headers: Mapping[str, str]) -> Socket:
+        """One WebSocket connection; the socket stands as soon as the application has accepted it."""
+        scope = _to_scope("GET", path, headers, None)
+        del scope["method"]
+        scope.update(
+            type="websocket",
+            scheme="ws",
+            subprotocols=[],
+            extensions={"websocket.http.response": {}},
+        )
+        socket = AppSocket(self._limits, self._open.discard)
+        self._open.add(socket)
+        try:
+            await socket.start(self._app, scope)
+        except BaseException:
+            await socket.close()
+            raise
+        return socket
+
     async def close(self) -> None:
-        """End every request that is still running."""
-        for reply in list(self._replies):
-            await reply.close()
+        """End every request and every socket that is still open."""
+        for one in list(self._open):
+            await one.close()
 
 
 class _AppReply:
@@ -55,24 +67,21 @@ class _AppReply:
         self._limits = limits
         self._body: bytes | None = body
         self._forget = forget
-        self._task: asyncio.Future[None] | None = None
+        self._run = AppRun(limits)
         self._waiting: deque[bytes] = deque()
-        self._news = asyncio.Event()
         self._room = asyncio.Event()
         self._gone = asyncio.Event()
         self._is_finished = False
         self._is_closed = False
-        self._is_failure_told = False
 
-    async def start(self, app: AsgiApp, scope: MutableMapping[str, Any]) -> None:
+    async def start(self, app: AsgiApp, scope: Scope) -> None:
         """Run the application until it has sent its status."""
-        self._task = asyncio.ensure_future(app(scope, self._receive, self._send))
-        self._task.add_done_callback(lambda _: self._news.set())
+        self._run.start(app, scope, self._receive, self._send)
         while not self.status:
-            if self._has_ended():
-                self._raise_failure()
+            if self._run.has_ended:
+                self._run.raise_failure()
                 raise ApplicationFailedError("the application ended without an answer")
-            await self._wait_for_news()
+            await self._run.wait_for_news()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         while True:
@@ -82,11 +91,11 @@ class _AppReply:
                 yield chunk
             elif self._is_finished:
                 return
-            elif self._has_ended() or self._is_closed:
-                self._raise_failure()
+            elif self._run.has_ended or self._is_closed:
+                self._run.raise_failure()
                 raise ConnectionFailedError("the answer broke off: the application ended too early")
             else:
-                await self._wait_for_news()
+                await self._run.wait_for_news()
 
     async def read(self) -> bytes:
         return await read_all(self.chunks(), self._limits.max_body_bytes)
@@ -98,20 +107,7 @@ class _AppReply:
         self._forget(self)
         self._gone.set()
         self._room.set()
-        task = self._task
-        if task is None:
-            return
-        try:
-            await asyncio.wait({task}, timeout=self._limits.close_timeout_s)
-            if not task.done():
-                raise ApplicationFailedError(
-                    f"the application did not end within {self._limits.close_timeout_s:g} s of a disconnect"
-                )
-        finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.wait({task}, timeout=self._limits.close_timeout_s)
-        self._raise_failure()
+        await self._run.end()
 
     async def _receive(self) -> Message:
         if self._body is not None:
@@ -137,42 +133,13 @@ class _AppReply:
             if not message.get("more_body", False):
                 self._is_finished = True
                 self._gone.set()
-        self._news.set()
+        self._run.tell()
         while len(self._waiting) >= MAX_WAITING_CHUNKS and not self._is_closed:
             self._room.clear()
             await self._room.wait()
 
-    def _has_ended(self) -> bool:
-        return self._task is not None and self._task.done()
 
-    async def _wait_for_news(self) -> None:
-        self._news.clear()
-        try:
-            async with asyncio.timeout(self._limits.idle_timeout_s):
-                await self._news.wait()
-        except TimeoutError as silence:
-            raise ConnectionFailedError(
-                f"the application sent nothing for {self._limits.idle_timeout_s:g} s"
-            ) from silence
-
-    def _raise_failure(self) -> None:
-        """Tell once of an exception that the application raised."""
-        task = self._task
-        if task is None or not task.done() or self._is_failure_told:
-            return
-        self._is_failure_told = True
-        if task.cancelled():
-            raise ApplicationFailedError("the application was cancelled")
-        failure = task.exception()
-        if failure is not None:
-            raise ApplicationFailedError(
-                f"the application failed: {type(failure).__name__}: {failure}"
-            ) from failure
-
-
-def _to_scope(
-    method: str, path: str, headers: Mapping[str, str], body: bytes | None
-) -> MutableMapping[str, Any]:
+def _to_scope(method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Scope:
     from urllib.parse import unquote
 
     raw_path, _, query = path.partition("?")

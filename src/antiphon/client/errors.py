@@ -2,7 +2,9 @@
 
 AntiphonError
 ├── ClientError                 the server answered, with an error or with something unreadable
+│   └── UpgradeRefusedError         with an HTTP answer instead of a WebSocket
 └── ConnectionFailedError       no answer, or it broke off
+    ├── SocketClosedError           a WebSocket was closed, in order or not
     ├── UnreachableError            no connection: nothing was sent
     └── ApplicationFailedError      the application in this process raised an exception
 """
@@ -41,8 +43,25 @@ class ClientError(AntiphonError):
         return self.headers.get("x-request-id", "")
 
 
+class UpgradeRefusedError(ClientError):
+    """The server answered the upgrade to WebSocket over HTTP: `body` is what it said."""
+
+    def __init__(self, status: int, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, body, reason="instead of opening a WebSocket", headers=headers)
+        self.body = body
+
+
 class ConnectionFailedError(AntiphonError):
     """The server could not be reached, or the connection broke off."""
+
+
+class SocketClosedError(ConnectionFailedError):
+    """The WebSocket is closed: `close_code` as in RFC 6455 (1006: it broke off), `reason` as the server said it."""
+
+    def __init__(self, close_code: int, reason: str = "") -> None:
+        super().__init__(f"the WebSocket was closed with code {close_code}{reason and f': {reason}'}")
+        self.close_code = close_code
+        self.reason = reason
 
 
 class UnreachableError(ConnectionFailedError):

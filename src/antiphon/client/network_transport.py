@@ -5,16 +5,27 @@ It knows no Responses API, follows no redirects and reads no proxy settings.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from antiphon.client.errors import ConnectionFailedError, UnreachableError
-from antiphon.client.transport import Reply, TransportLimits, read_all
+from antiphon.client.errors import (
+    ConnectionFailedError,
+    SocketClosedError,
+    UnreachableError,
+    UpgradeRefusedError,
+)
+from antiphon.client.transport import Reply, Socket, TransportLimits, read_all
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+#: The code of a WebSocket that ended without being closed (RFC 6455, 7.1.5).
+_BROKEN_OFF = 1006
 
 
 class NetworkTransport:
@@ -27,18 +38,39 @@ class NetworkTransport:
 
     async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """One request; the reply stands as soon as its status and headers have come."""
+        from yarl import URL
+
+        with self._renaming():
+            # Ids in the path are encoded already.
+            url = URL(self._base_url + path, encoded=True)
+            response = await self._find_session().request(
+                method, url, headers=dict(headers), data=body, allow_redirects=False
+            )
+        return _NetworkReply(response, self._limits)
+
+    async def open_socket(self, path: str, headers: Mapping[str, str]) -> Socket:
+        """One WebSocket connection; the socket stands as soon as the server has taken the upgrade."""
         import aiohttp
         from yarl import URL
 
-        session = self._session
-        if session is None:
-            session = self._session = self._open_session()
-        try:
-            # Ids in the path are encoded already.
+        with self._renaming():
             url = URL(self._base_url + path, encoded=True)
-            response = await session.request(
-                method, url, headers=dict(headers), data=body, allow_redirects=False
+            socket = await self._find_session().ws_connect(
+                url,
+                headers=dict(headers),
+                heartbeat=self._limits.ping_interval_s,
+                max_msg_size=self._limits.max_message_bytes,
+                timeout=aiohttp.ClientWSTimeout(ws_receive=None, ws_close=self._limits.close_timeout_s),
             )
+        return _NetworkSocket(socket, self._limits)
+
+    @contextmanager
+    def _renaming(self) -> Iterator[None]:
+        """Whatever the HTTP library says while a connection is made, in our words."""
+        import aiohttp
+
+        try:
+            yield
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL) as failure:
             raise UnreachableError(
                 f"cannot reach {self._base_url}: {_describe(failure, self._limits)}"
@@ -47,7 +79,6 @@ class NetworkTransport:
             raise ConnectionFailedError(
                 f"no answer from {self._base_url}: {_describe(failure, self._limits)}"
             ) from failure
-        return _NetworkReply(response, self._limits)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -55,10 +86,18 @@ class NetworkTransport:
         if session is not None:
             await session.close()
 
+    def _find_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = self._open_session()
+        return self._session
+
     def _open_session(self) -> aiohttp.ClientSession:
         import aiohttp
 
+        watch = aiohttp.TraceConfig()
+        watch.on_request_end.append(self._look_at_upgrade)
         return aiohttp.ClientSession(
+            trace_configs=[watch],
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(
@@ -67,6 +106,20 @@ class NetworkTransport:
                 sock_read=self._limits.idle_timeout_s,
             ),
         )
+
+    async def _look_at_upgrade(
+        self, session: aiohttp.ClientSession, context: object, ended: aiohttp.TraceRequestEndParams
+    ) -> None:
+        """An upgrade that is answered over HTTP is told with its body, which the library throws away."""
+        response = ended.response
+        if ended.headers.get("upgrade", "").lower() != "websocket" or response.status == 101:
+            return
+        reply = _NetworkReply(response, self._limits)
+        try:
+            body = await reply.read()
+        finally:
+            await reply.close()
+        raise UpgradeRefusedError(reply.status, body, headers=reply.headers)
 
 
 class _NetworkReply:
@@ -98,6 +151,57 @@ class _NetworkReply:
         else:
             # The server learns by it that nobody listens any more.
             self._response.close()
+
+
+class _NetworkSocket:
+    """A WebSocket connection over the network."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse, limits: TransportLimits) -> None:
+        self._socket = socket
+        self._limits = limits
+        self._reason = ""
+
+    async def send_text(self, text: str) -> None:
+        await self._send(self._socket.send_str(text))
+
+    async def send_bytes(self, data: bytes) -> None:
+        await self._send(self._socket.send_bytes(data))
+
+    async def receive(self) -> str:
+        import aiohttp
+
+        kinds = aiohttp.WSMsgType
+        try:
+            message = await self._socket.receive(timeout=self._limits.idle_timeout_s)
+        except TimeoutError as silence:
+            raise ConnectionFailedError(_describe(silence, self._limits)) from silence
+        if message.type is kinds.TEXT:
+            return str(message.data)
+        if message.type is kinds.BINARY:
+            raise ConnectionFailedError("the server sent a binary message where only text is expected")
+        if message.type is kinds.CLOSE:
+            self._reason = message.extra or ""
+        raise self._make_closed()
+
+    async def close(self, code: int = 1000) -> None:
+        # The library waits no longer than `close_timeout_s` for the other side's word.
+        await self._socket.close(code=code)
+
+    async def _send(self, sending: Awaitable[None]) -> None:
+        import aiohttp
+
+        try:
+            async with asyncio.timeout(self._limits.idle_timeout_s):
+                await sending
+        except TimeoutError as silence:
+            raise ConnectionFailedError(
+                f"the server read nothing for {self._limits.idle_timeout_s:g} s"
+            ) from silence
+        except (aiohttp.ClientError, OSError) as failure:
+            raise self._make_closed() from failure
+
+    def _make_closed(self) -> SocketClosedError:
+        return SocketClosedError(self._socket.close_code or _BROKEN_OFF, self._reason)
 
 
 def _describe(failure: Exception, limits: TransportLimits) -> str:

@@ -1,4 +1,4 @@
-"""The seam between the client and whatever carries its requests: one verb, `send`.
+"""The seam between the client and whatever carries its requests: `send` for HTTP, `open_socket` for WebSocket.
 
 It knows no Responses API. Invariant: every wait has an end, given by `TransportLimits`.
 """
@@ -23,6 +23,10 @@ class TransportLimits(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout_s: float = 30.0
     #: The largest answer that `read` takes.
     max_body_bytes: int = 256 * 1024 * 1024
+    #: The largest message of a WebSocket that is taken.
+    max_message_bytes: int = 256 * 1024 * 1024
+    #: Between two pings over the network, each of which must be answered within half of it; None sends no pings.
+    ping_interval_s: float | None = None
 
 
 class Reply(Protocol):
@@ -44,11 +48,38 @@ class Reply(Protocol):
         ...
 
 
+class Socket(Protocol):
+    """One WebSocket connection. One task at a time may receive, another one send."""
+
+    async def send_text(self, text: str) -> None:
+        """One text message. Raises `SocketClosedError`."""
+        ...
+
+    async def send_bytes(self, data: bytes) -> None:
+        """One binary message. Raises `SocketClosedError`."""
+        ...
+
+    async def receive(self) -> str:
+        """The next text message.
+
+        Raises `SocketClosedError` at the end, `ConnectionFailedError` for silence and for a binary message.
+        """
+        ...
+
+    async def close(self, code: int = 1000) -> None:
+        """Let go of it; whatever runs on it is cancelled by the server."""
+        ...
+
+
 class Transport(Protocol):
     """Carries requests to one server."""
 
     async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
         """One request; `path` may end with a query. Raises `ConnectionFailedError`."""
+        ...
+
+    async def open_socket(self, path: str, headers: Mapping[str, str]) -> Socket:
+        """One WebSocket connection. Raises `UpgradeRefusedError` and `ConnectionFailedError`."""
         ...
 
     async def close(self) -> None:

@@ -51,6 +51,8 @@ class AnsweringDouble:
         #: Those of the key that is being answered.
         self.records: dict[str, Record] = self.tenants.setdefault("", {})
         self._ids = itertools.count(1)
+        #: What was answered last, stored or not.
+        self.last: Record | None = None
 
     # The seams: each fault replaces one of them.
 
@@ -296,9 +298,10 @@ class AnsweringDouble:
         self.check(body)
         _, given, window, instructions = self.gather(body)
         output = [] if is_failing(window) else self.limit(self.generate(window, instructions, body), body)
-        response: dict[str, Any] = self.finish(self._make_response(body, window, instructions, output))
+        response: dict[str, Any] = self.finish(self.make_response(body, window, instructions, output))
         given = [self.name_item(item) for item in given]
-        self.keep(Record(given, [*window, *output], response), body)
+        self.last = Record(given, [*window, *output], response)
+        self.keep(self.last, body)
         return response
 
     def name_item(self, item: Item) -> Item:
@@ -313,7 +316,7 @@ class AnsweringDouble:
         """A fresh id."""
         return f"{prefix}_{next(self._ids):032x}"
 
-    def _make_response(
+    def make_response(
         self, body: dict[str, Any], window: list[Item], instructions: str, output: list[Item]
     ) -> dict[str, Any]:
         return {

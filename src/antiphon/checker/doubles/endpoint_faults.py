@@ -256,6 +256,8 @@ class FindsAnyModel(HonestDouble):
 class Hollow(HonestDouble):
     """Answers 200 and an empty object on every path that it does not have."""
 
+    takes_sockets = False
+
     def answer_unknown(self, method: str, path: str) -> Any:
         return {}
 

@@ -1,6 +1,6 @@
 """The honest double: a tiny Responses server with every route, which keeps all that it is told.
 
-It is an ASGI application without a socket, made of the part that answers, conversations and background work.
+It is an ASGI application, made of the part that answers, conversations, background work and WebSocket.
 Invariant: it passes every requirement, and each method under "seams" is one thing that a server can get wrong.
 """
 
@@ -12,10 +12,12 @@ import msgspec
 
 from antiphon.checker.doubles.answering import MODEL, Record
 from antiphon.checker.doubles.rules import Item, list_items
+from antiphon.checker.doubles.talking import TalkingDouble
 from antiphon.checker.doubles.toy import (
     Receive,
     Scope,
     Send,
+    as_http,
     count_item,
     list_outputs,
     live,
@@ -25,7 +27,7 @@ from antiphon.checker.doubles.toy import (
     send_events,
     send_json,
 )
-from antiphon.checker.doubles.working import Job, WorkingDouble
+from antiphon.checker.doubles.working import Job
 from antiphon.protocol.errors import MethodNotAllowedError, NotFoundError, RequestError, UpgradeRequiredError
 
 __all__ = [
@@ -50,7 +52,7 @@ _COUNTED = (
 )
 
 
-class HonestDouble(WorkingDouble):
+class HonestDouble(TalkingDouble):
     """Keeps every round, every conversation and every job, and refuses what it does not know."""
 
     # The seams.
@@ -58,6 +60,13 @@ class HonestDouble(WorkingDouble):
     def make_error(self, error: RequestError) -> Any:
         """The body of a refusal."""
         return {"error": error.to_object()}
+
+    async def refuse_socket(self, send: Send) -> None:
+        """Answers an upgrade over HTTP."""
+        try:
+            await send_json(as_http(send), 200, self.answer_upgrade())
+        except RequestError as error:
+            await self.refuse(as_http(send), error, False)
 
     async def refuse(self, send: Send, error: RequestError, stream: bool) -> None:
         """Sends a refusal."""
@@ -112,6 +121,9 @@ class HonestDouble(WorkingDouble):
         """The ASGI application."""
         if scope["type"] == "lifespan":
             await live(receive, send)
+            return
+        if scope["type"] == "websocket":
+            await self.talk(scope, receive, send)
             return
         raw = await read_body(receive)
         try:

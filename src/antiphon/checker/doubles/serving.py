@@ -4,10 +4,13 @@ from antiphon.checker.doubles.endpoint_faults import ENDPOINT_DOUBLES
 from antiphon.checker.doubles.families import FAMILIES, FAMILY_DOUBLES
 from antiphon.checker.doubles.faults import STATE_DOUBLES
 from antiphon.checker.doubles.honest import HonestDouble
+from antiphon.checker.doubles.socket_faults import SOCKET_DOUBLES
 from antiphon.checker.doubles.wire_faults import WIRE_DOUBLES
 
 #: The doubles that were made one by one.
-SINGLE_DOUBLES: dict[str, type[HonestDouble]] = STATE_DOUBLES | WIRE_DOUBLES | ENDPOINT_DOUBLES
+SINGLE_DOUBLES: dict[str, type[HonestDouble]] = (
+    STATE_DOUBLES | WIRE_DOUBLES | ENDPOINT_DOUBLES | SOCKET_DOUBLES
+)
 DOUBLES: dict[str, type[HonestDouble]] = SINGLE_DOUBLES | FAMILY_DOUBLES
 
 
@@ -20,4 +23,4 @@ def serve_double(name: str, port: int) -> None:
     """Serves the double of that name on the loopback interface until it is stopped."""
     import uvicorn
 
-    uvicorn.run(DOUBLES[name](), host="127.0.0.1", port=port, log_level="warning")
+    uvicorn.run(DOUBLES[name](), host="127.0.0.1", port=port, log_level="warning", ws="websockets-sansio")

@@ -136,6 +136,15 @@ async def read_body(receive: Receive) -> bytes:
     return body
 
 
+def as_http(send: Send) -> Send:
+    """Sends the answer over HTTP to an upgrade that is not taken."""
+
+    async def send_http(message: MutableMapping[str, Any]) -> None:
+        await send({**message, "type": f"websocket.{message['type']}"})
+
+    return send_http
+
+
 async def send_json(send: Send, status: int, value: Any) -> None:
     await send_bytes(send, status, b"application/json", msgspec.json.encode(value))
 

@@ -17,7 +17,8 @@ from antiphon.checker.requirements.conversing import SLOWER, make_job, wait_for_
 from antiphon.checker.requirements.judging import expect_refusal, is_named, read_list
 from antiphon.checker.requirements.requirement import Requirement
 from antiphon.checker.requirements.speaking import GREETING, LONG_TASK
-from antiphon.checker.subject import Fetched, Subject, UndecidedError, user
+from antiphon.checker.subject import Fetched, Subject, user
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Outcome, failed, passed, unasked, undecided
 
 _API = "OpenAI guide, Background mode"

@@ -19,7 +19,8 @@ from antiphon.checker.requirements.speaking import (
     make_reading,
     plant,
 )
-from antiphon.checker.subject import Subject, UndecidedError, user
+from antiphon.checker.subject import Subject, user
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import (
     Outcome,
     Reading,
@@ -41,20 +42,21 @@ MIN_CHAIN_ROUNDS = 3
 
 async def probe_continues(subject: Subject) -> Outcome:
     """Word by id, with the full history, with none."""
-    return await _try_words(lambda: _recall(subject, stream=False))
+    return await try_words(lambda: _recall(subject, stream=False))
 
 
 async def probe_continues_streaming(subject: Subject) -> Outcome:
     """The same, every request streamed."""
-    return await _try_words(lambda: _recall(subject, stream=True))
+    return await try_words(lambda: _recall(subject, stream=True))
 
 
 async def probe_tool_loop(subject: Subject) -> Outcome:
     """A call, then its output alone by id: the second round must have the first one's question."""
-    return await _try_words(lambda: _recall_through_tool(subject))
+    return await try_words(lambda: _recall_through_tool(subject))
 
 
-async def _try_words(recall: Callable[[], Awaitable[Outcome]]) -> Outcome:
+async def try_words(recall: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    """Fresh words until one decides."""
     outcome = await recall()
     for _ in range(WORDS - 1):
         if outcome.verdict is not Verdict.UNKNOWN:

@@ -17,7 +17,8 @@ from antiphon.checker.requirements.speaking import (
     make_reading,
     plant,
 )
-from antiphon.checker.subject import Subject, UndecidedError, user
+from antiphon.checker.subject import Subject, user
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import (
     Outcome,
     Verdict,

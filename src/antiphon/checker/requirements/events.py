@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from antiphon.checker.answers import Refusal, read_response
+from antiphon.checker.answers import Refusal, read_event_error, read_response
 from antiphon.checker.recordings import Event, Recording, read_type
 from antiphon.checker.requirements.judging import judge_refusal
 from antiphon.checker.requirements.requirement import Requirement
-from antiphon.checker.requirements.serving import UPGRADE
-from antiphon.checker.requirements.speaking import CUT_TOKENS, GREETING, LONG_TASK
+from antiphon.checker.requirements.speaking import CUT_TOKENS, GREETING, LONG_TASK, make_steer
 from antiphon.checker.requirements.tools import MCP_NEEDS, NOWHERE, TOOLS, need_mcp, record_tool
-from antiphon.checker.subject import Subject, user
+from antiphon.checker.socket_line import read_error_frame
+from antiphon.checker.subject import NoSocketError, Subject, user
 from antiphon.checker.surface import EVENT_FIELDS
 from antiphon.checker.verdicts import Outcome, failed, passed, unasked
 
@@ -37,6 +37,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "part": dict,
     "partial_image_index": int,
     "response": dict,
+    "steer": dict,
     "summary_index": int,
 }
 #: The newest deltas of shell outputs are objects.
@@ -95,10 +96,15 @@ async def _trigger_compaction(subject: Subject) -> Found:
     )
 
 
-async def _upgrade(subject: Subject) -> Found:
+async def _steer(subject: Subject) -> Found:
     """Steering is spoken over a WebSocket alone."""
-    found = await subject.fetch("GET", "/responses", headers=UPGRADE)
-    return found.refusal or Recording([])
+    try:
+        async with subject.open_socket() as line:
+            before, _ = await line.probe_frame(make_steer(subject))
+    except NoSocketError as answer:
+        return answer.refusal
+    error = next((event for event in before if read_type(event) == "error"), None)
+    return read_error_frame(error) if error is not None else Recording(before)
 
 
 async def _use_container(subject: Subject) -> Found:
@@ -158,9 +164,11 @@ CAUSES: dict[str, Cause] = {
     "audio": Cause(_send_audio, ("audio", "input[0]"), needs="an audio model"),
     "compaction": Cause(_trigger_compaction, ("compaction_trigger", "input[2]"), needs="a long compaction"),
     "socket": Cause(
-        _upgrade, ("WebSocket", "websocket", "Upgrade", "GET"), is_route=True, needs="a WebSocket"
+        _steer, ("WebSocket", "websocket", "Upgrade", "GET", "steer"), is_route=True, needs="a WebSocket"
     ),
 }
+#: What refuses every steering, whatever it asks for.
+_UNSTEERABLE = "steering_not_supported"
 #: Beginning of an event's name -> its cause; the longest that fits.
 _CAUSED: dict[str, str] = {
     "error": "failure",
@@ -210,6 +218,10 @@ async def probe_event(event_type: str, subject: Subject) -> Outcome:
     refusal = _read_failure(found)
     if refusal is not None and cause.is_route and refusal.status in (404, 405, 426):
         return passed(f"its cause is not served ({refusal})", http_status=refusal.status)
+    if refusal is not None and refusal.code == _UNSTEERABLE:
+        return unasked(
+            "a server that can be steered", f"no {event_type} came: its cause is refused ({refusal})"
+        )
     if refusal is not None:
         outcome = judge_refusal(refusal, *(cause.names or ("input",)))
         outcome = Outcome(outcome.verdict, f"its cause is refused: {outcome.explanation}", outcome.evidence)
@@ -221,6 +233,9 @@ async def probe_event(event_type: str, subject: Subject) -> Outcome:
 def _read_failure(found: Found) -> Refusal | None:
     if isinstance(found, Refusal):
         return found
+    for event in found.events:
+        if read_type(event) == "response.steer.failed":
+            return msgspec.structs.replace(read_event_error(event), status=400)
     answer = read_response(found.response)
     return answer if isinstance(answer, Refusal) else None
 

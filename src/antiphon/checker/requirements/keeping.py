@@ -12,7 +12,8 @@ from antiphon.checker.requirements.speaking import (
     make_output,
     plant,
 )
-from antiphon.checker.subject import Subject, UndecidedError, user
+from antiphon.checker.subject import Subject, user
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Outcome, failed, passed, undecided
 
 #: The smallest output budget of the API: a model that reasons spends it before it says anything.

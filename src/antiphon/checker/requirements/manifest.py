@@ -22,6 +22,7 @@ from antiphon.checker.requirements import (
     rejecting,
     restarting,
     serving,
+    sockets,
     streaming,
     tools,
 )
@@ -371,6 +372,7 @@ _ROWS: tuple[Requirement, ...] = (
     *conversing.REQUIREMENTS,
     *backgrounding.REQUIREMENTS,
     *events.REQUIREMENTS,
+    *sockets.REQUIREMENTS,
     Requirement(
         "isolation.other-key",
         "isolation",

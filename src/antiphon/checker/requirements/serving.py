@@ -9,19 +9,11 @@ from antiphon.checker.answers import Refusal
 from antiphon.checker.requirements.judging import dig, expect_refusal, find_unserved, holds
 from antiphon.checker.requirements.requirement import Requirement
 from antiphon.checker.requirements.speaking import GREETING, TOOL, plant
-from antiphon.checker.subject import Fetched, Subject, user
+from antiphon.checker.subject import Fetched, NoSocketError, Subject, user
 from antiphon.checker.verdicts import Outcome, Verdict, failed, passed, unasked, undecided
 
 _API = "OpenAI API reference, Responses"
 _OURS = "ours: an endpoint of Antiphon's own"
-
-#: A request for a WebSocket, as a client's library makes it.
-UPGRADE = {
-    "connection": "Upgrade",
-    "upgrade": "websocket",
-    "sec-websocket-version": "13",
-    "sec-websocket-key": "YW50aXBob24tY2hlY2shIQ==",
-}
 
 
 async def probe_pages(subject: Subject) -> Outcome:
@@ -117,10 +109,23 @@ async def probe_compact(subject: Subject) -> Outcome:
 
 async def probe_socket(subject: Subject) -> Outcome:
     """An upgrade to a WebSocket: taken, or refused in words."""
-    fetched = await subject.fetch("GET", "/responses", headers=UPGRADE)
-    if fetched.status == 101:
-        return passed("the upgrade is taken")
-    return _judge_clear(fetched, "WebSocket", "websocket", "Upgrade", "upgrade")
+    try:
+        async with subject.open_socket():
+            return passed("the upgrade is taken")
+    except NoSocketError as answer:
+        return _judge_no_socket(answer.refusal)
+
+
+def _judge_no_socket(refusal: Refusal) -> Outcome:
+    if refusal.status < 300:
+        return failed(f"answered with status {refusal.status}, neither done nor refused")
+    # A bare text has neither code nor param, which an error object of the API always may.
+    told = f"not served, and refused clearly ({refusal})"
+    if refusal.status in (404, 405, 426, 501) or "ebsocket" in refusal.message.lower():
+        return passed(told, http_status=refusal.status)
+    return failed(
+        f"refused without saying that it is about WebSocket ({refusal})", http_status=refusal.status
+    )
 
 
 def _judge_clear(fetched: Fetched, *names: str) -> Outcome:

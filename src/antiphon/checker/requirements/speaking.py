@@ -3,7 +3,8 @@
 from typing import Any
 
 from antiphon.checker.answers import Answer, Item, Refusal
-from antiphon.checker.subject import Subject, UndecidedError, user
+from antiphon.checker.subject import Subject, user
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Evidence, Outcome, Reading, failed, passed, undecided
 
 TOOL: dict[str, Any] = {
@@ -34,6 +35,15 @@ def plant(word: str) -> Item:
 def make_output(call_id: str, number: str) -> Item:
     """The output of a call."""
     return {"type": "function_call_output", "call_id": call_id, "output": f"The vault holds {number}."}
+
+
+def make_steer(subject: Subject) -> dict[str, Any]:
+    """The frame that steers a response that there is not."""
+    return {
+        "type": "response.steer",
+        "previous_response_id": subject.make_id("resp"),
+        "input": [user("Stop.")],
+    }
 
 
 def make_reading(answer: Answer, word: str) -> Reading:

@@ -20,7 +20,8 @@ from antiphon.checker.recordings import (
     read_type,
 )
 from antiphon.checker.requirements.speaking import CUT_TOKENS, LONG_TASK, TOOL, judge_cut
-from antiphon.checker.subject import NoStreamError, Subject, UndecidedError, user
+from antiphon.checker.subject import NoStreamError, Subject, user
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Outcome, failed, passed, undecided
 
 _TEXT_TASK = "Write one sentence about the sea."
