@@ -1,7 +1,7 @@
 """Installs the clients, runs the tests that drive them, and says how many were skipped.
 
 It knows tests by their marker alone. Invariant: a test that is skipped because of a registry passes only while
-that registry does not answer; one that is skipped for another reason does not pass.
+that registry was asked and does not answer; one that is skipped for another reason does not pass.
 """
 
 import subprocess
@@ -11,13 +11,13 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from tools.set_up_clients import ROOT, ask_npm, ask_pip, set_up
+from tools.set_up_clients import ROOT, Asked, ask_npm, ask_pip, set_up
 
 #: A single test may take so long, and all together.
 TEST_S = 300
 ALL_S = 1200.0
 #: How reasons of skipped tests begin, and what asks that registry.
-REGISTRIES: Mapping[str, Callable[[], bool]] = {"npm:": ask_npm, "pip:": ask_pip}
+REGISTRIES: Mapping[str, Callable[[], Asked]] = {"npm:": ask_npm, "pip:": ask_pip}
 
 
 def run_tests(report: Path) -> int:
@@ -33,10 +33,10 @@ def read_reasons(report: Path) -> list[str]:
     return [skipped.get("message") or "no reason" for skipped in found]
 
 
-def find_unexcused(reasons: Sequence[str], registries: Mapping[str, Callable[[], bool]]) -> list[str]:
+def find_unexcused(reasons: Sequence[str], registries: Mapping[str, Callable[[], Asked]]) -> list[str]:
     """The reasons that are no excuse now; a registry is asked only if a test was skipped because of it."""
     named = {name for name in registries if any(reason.startswith(name) for reason in reasons)}
-    silent = tuple(name for name in sorted(named) if not registries[name]())
+    silent = tuple(name for name in sorted(named) if registries[name]() is Asked.SILENT)
     return [reason for reason in reasons if not reason.startswith(silent)]
 
 
@@ -53,7 +53,7 @@ def main() -> int:
     print(f"client tests skipped: {len(reasons)}")
     unexcused = find_unexcused(reasons, REGISTRIES)
     if unexcused:
-        print(f"clients: {len(unexcused)} of them count as failures: what they need can be had here")
+        print(f"clients: {len(unexcused)} of them count as failures: no silent registry excuses them")
     return status or (1 if unexcused else 0)
 
 

@@ -5,11 +5,13 @@ are configured here and needs no rights. Invariant: what is there and fresh is l
 """
 
 import argparse
+import enum
 import fcntl
 import hashlib
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,16 +34,25 @@ class NotInstalledError(Exception):
     """An installation did not succeed; the message says what to do."""
 
 
+class Asked(enum.Enum):
+    """What became of a question to a registry."""
+
+    ANSWERED = enum.auto()
+    SILENT = enum.auto()
+    #: There is nothing to ask with, so that nothing is known of the registry.
+    NO_PROGRAM = enum.auto()
+
+
 def set_up_node() -> None:
     """The locked npm packages, a Node.js of their own among them; nothing of theirs is run."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise NotInstalledError("there is no npm (on Debian: apt-get install nodejs npm)")
     wanted = [WANTED / "package.json", WANTED / "package-lock.json"]
     folder = PLACE / "node"
     mark = hash_files(wanted)
     if read_mark(folder) == mark:
         return
+    npm = shutil.which("npm")
+    if npm is None:
+        raise NotInstalledError("there is no npm (on Debian: apt-get install nodejs npm)")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _STAMP).unlink(missing_ok=True)
     for path in wanted:
@@ -56,29 +67,41 @@ def set_up_python(*, newest: bool) -> None:
     folder = PLACE / "venv"
     stamp = folder / _STAMP
     mark = hash_files([wanted])
-    if read_mark(folder) == mark and not newest and time.time() - stamp.stat().st_mtime < FRESH_S:
+    there = read_mark(folder)
+    if there == mark and not newest and time.time() - stamp.stat().st_mtime < FRESH_S:
         return
     stamp.unlink(missing_ok=True)
     python = folder / "bin" / "python"
-    if not python.exists():
-        run([sys.executable, "-m", "venv", str(folder)], ROOT)
+    if there is None or not python.exists():
+        # Without the mark it may be half made, without pip for instance.
+        run([sys.executable, "-m", "venv", "--clear", str(folder)], ROOT)
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
     run([*pip, "--upgrade", "--upgrade-strategy", "eager", "-r", str(wanted)], ROOT)
     stamp.write_text(mark)
 
 
-def ask_npm() -> bool:
-    """Whether npm's registry answers now."""
+def ask_npm() -> Asked:
+    """Whether npm's registry answers now; an empty cache, as npm would answer from its own."""
     npm = shutil.which("npm")
-    return npm is not None and succeeds(
-        [npm, "view", "openai", "version", "--prefer-online", "--fetch-retries=1", *_NPM_QUIET]
-    )
+    if npm is None:
+        return Asked.NO_PROGRAM
+    # npm may still write into it when the time is up.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
+        question = ["view", "openai", "version", "--prefer-online", "--fetch-retries=1"]
+        return ask([npm, "--cache", cache], [*question, *_NPM_QUIET])
 
 
-def ask_pip() -> bool:
+def ask_pip() -> Asked:
     """Whether pip's index answers now."""
     pip = [sys.executable, "-m", "pip", "--no-cache-dir", "--retries", "1", "--no-input"]
-    return succeeds([*pip, "index", "versions", "openai"])
+    return ask(pip, ["index", "versions", "openai"])
+
+
+def ask(program: Sequence[str], question: Sequence[str]) -> Asked:
+    """Put a question to a registry; a program that cannot even tell its version does not count as one."""
+    if not succeeds([*program, "--version"]):
+        return Asked.NO_PROGRAM
+    return Asked.ANSWERED if succeeds([*program, *question]) else Asked.SILENT
 
 
 def set_up(*, newest: bool) -> list[str]:
@@ -87,14 +110,28 @@ def set_up(*, newest: bool) -> list[str]:
         "npm": set_up_node,
         "pip": lambda: set_up_python(newest=newest),
     }
-    faults = []
-    with hold_lock():
-        for name, install in parts.items():
-            try:
-                install()
-            except NotInstalledError as error:
-                faults.append(f"{name}: {error}")
-    return faults
+    try:
+        with hold_lock():
+            told = {name: find_fault(install) for name, install in parts.items()}
+    except OSError as error:
+        told = dict.fromkeys(parts, explain(error))
+    return [f"{name}: {fault}" for name, fault in told.items() if fault is not None]
+
+
+def find_fault(install: Callable[[], None]) -> str | None:
+    """Install; why that could not be done."""
+    try:
+        install()
+    except NotInstalledError as error:
+        return str(error)
+    except OSError as error:
+        return explain(error)
+    return None
+
+
+def explain(error: OSError) -> str:
+    """What the operating system refused, and the remedy."""
+    return f"{error.filename or PLACE}: {error.strerror}; make it writable, or remove what is in its place"
 
 
 @contextmanager
@@ -150,7 +187,7 @@ def succeeds(command: Sequence[str]) -> bool:
             timeout=ASK_S,
             check=False,
         )
-    except subprocess.TimeoutExpired:
+    except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
 

@@ -1,13 +1,16 @@
 """`antiphon codex-config`: a configuration and a model catalog for Codex that fit the running server.
 
-It asks the server what it serves and starts nothing. Invariant: what it prints is true of that server now, and no
-file is overwritten that the person did not give up.
+It asks the server what it serves and starts nothing. Invariant: what it prints is true of that server now, what a
+server tells that makes no sense is left out, and no file is overwritten that the person did not give up.
 """
 
 import asyncio
 import importlib.resources
 import json
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +25,12 @@ if TYPE_CHECKING:
 CONFIG_NAME = "config.toml"
 #: Codex looks for it beside the configuration that names it.
 CATALOG_NAME = "antiphon-models.json"
+#: No window is larger; Codex could not read the number either, once it is beyond 64 bits.
+MOST_WINDOW_TOKENS = 1_000_000_000
 #: How many models are described where none is named; each costs a request.
 MODELS_DESCRIBED = 20
+#: So much is shown of what makes no sense.
+SHOWN_CHARACTERS = 60
 #: The efforts that Codex has names for.
 CODEX_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 #: Tokens of a tool's output that Codex keeps, and the share of a small window that they may take.
@@ -84,7 +91,7 @@ Exit status: 0 done; 1 the server failed, cannot be reached or does not serve wh
 )
 @click.option(
     "--window",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_WINDOW_TOKENS),
     metavar="TOKENS",
     help="Window of a model whose server does not tell it.",
 )
@@ -109,8 +116,10 @@ def codex_config(url: str, shows_catalog: bool, folder: Path | None, force: bool
         raise click.UsageError("--out writes the catalog too; leave --catalog out.")
     if force and folder is None:
         raise click.UsageError("--force goes with --out DIR.")
-    if folder is not None and not force:
-        refuse_overwriting(folder)
+    if folder is not None:
+        refuse_folders(folder)
+        if not force:
+            refuse_overwriting(folder)
     wanted = Wanted(**options)
     found = asyncio.run(ask_server(url, wanted))
     for note in found.notes:
@@ -119,17 +128,67 @@ def codex_config(url: str, shows_catalog: bool, folder: Path | None, force: bool
     if folder is None:
         click.echo(catalog if shows_catalog else config, nl=False)
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in ((CONFIG_NAME, config), (CATALOG_NAME, catalog)):
-        (folder / name).write_text(text, encoding="utf-8")
+    texts = {CONFIG_NAME: config, CATALOG_NAME: catalog}
+    write_files(folder, texts, force=force)
+    for name in texts:
         click.echo(f"wrote {folder / name}")
+
+
+def refuse_folders(folder: Path) -> None:
+    """Raise `UsageError` if a folder is where a file would be written; `--force` gives up no folder."""
+    there = [folder / name for name in (CONFIG_NAME, CATALOG_NAME)]
+    found = [str(path) for path in there if path.is_dir() and not path.is_symlink()]
+    if found:
+        raise click.UsageError(f"There is a folder {' and '.join(found)}. Name another --out, or remove it.")
 
 
 def refuse_overwriting(folder: Path) -> None:
     """Raise `UsageError` if a file is there that would be written."""
-    there = [str(folder / name) for name in (CONFIG_NAME, CATALOG_NAME) if (folder / name).exists()]
+    there = [folder / name for name in (CONFIG_NAME, CATALOG_NAME) if os.path.lexists(folder / name)]
     if there:
-        raise click.UsageError(f"There is already {' and '.join(there)}. Name another --out, or add --force.")
+        raise describe_overwriting(there)
+
+
+def describe_overwriting(there: Sequence[Path]) -> click.UsageError:
+    """What to say where files are that nobody gave up."""
+    found = " and ".join(map(str, there))
+    return click.UsageError(f"There is already {found}. Name another --out, or add --force.")
+
+
+def write_files(folder: Path, texts: dict[str, str], *, force: bool) -> None:
+    """Write all of the files or none; what comes to be there meanwhile is overwritten by `force` alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".antiphon-") as drafts:
+            for name, text in texts.items():
+                (Path(drafts) / name).write_text(text, encoding="utf-8")
+            with claim([] if force else [folder / name for name in texts]):
+                # The configuration last: it names the catalog.
+                for name in reversed(texts):
+                    (Path(drafts) / name).replace(folder / name)
+    except OSError as error:
+        raise AntiphonError(
+            f"The files cannot be written into {folder}: {error.strerror}. Name another --out, a folder that you may "
+            "write in, or leave it out: then the configuration is printed."
+        ) from error
+
+
+@contextmanager
+def claim(paths: Sequence[Path]) -> Iterator[None]:
+    """Files that were not there until now, nor links; gone again if what follows fails."""
+    claimed: list[Path] = []
+    try:
+        for path in paths:
+            try:
+                path.open("xb").close()
+            except FileExistsError as error:
+                raise describe_overwriting([path]) from error
+            claimed.append(path)
+        yield
+    except BaseException:
+        for path in claimed:
+            path.unlink(missing_ok=True)
+        raise
 
 
 async def ask_server(url: str, wanted: Wanted) -> Found:
@@ -153,7 +212,11 @@ async def ask_server(url: str, wanted: Wanted) -> Found:
                 "once its history fills the window. Leave --remote-compaction out: Codex then summarises by itself."
             )
         names, notes = await choose_models(client, wanted.models)
-        models = [await describe_model(client, name, wanted.window) for name in names]
+        models = []
+        for name in names:
+            model, left_out = await describe_model(client, name, wanted.window)
+            models.append(model)
+            notes += left_out
     finally:
         await transport.close()
     notes += [
@@ -173,7 +236,8 @@ async def serves_compaction(client: "ResponsesClient") -> bool:
         described = (await client.request("GET", "/openapi.json")).body
     except ClientError:
         return False
-    return isinstance(described, dict) and COMPACTION_ROUTE in described.get("paths", {})
+    paths = described.get("paths") if isinstance(described, dict) else None
+    return isinstance(paths, dict) and COMPACTION_ROUTE in paths
 
 
 async def choose_models(client: "ResponsesClient", named: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -187,8 +251,12 @@ async def choose_models(client: "ResponsesClient", named: Sequence[str]) -> tupl
             hint = "Name the variable that holds the server's API key with --key-env."
             raise AntiphonError(f"{error.message} {hint}") from error
         raise
-    rows = body.get("data", []) if isinstance(body, dict) else []
-    listed = [row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)]
+    rows = body.get("data") if isinstance(body, dict) else None
+    listed = [
+        row["id"]
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and isinstance(row.get("id"), str)
+    ]
     missing = [name for name in named if name not in listed]
     if missing:
         shown = ", ".join(listed[:MODELS_DESCRIBED]) or "none"
@@ -202,20 +270,62 @@ async def choose_models(client: "ResponsesClient", named: Sequence[str]) -> tupl
     return listed[:MODELS_DESCRIBED], notes
 
 
-async def describe_model(client: "ResponsesClient", name: str, window: int | None) -> CodexModel:
-    """One model as its server tells it; `window` where it does not tell that."""
+async def describe_model(
+    client: "ResponsesClient", name: str, window: int | None
+) -> tuple[CodexModel, list[str]]:
+    """One model as its server tells it, `window` where it does not tell that; and what was left out of it."""
     from urllib.parse import quote
 
     body = (await client.request("GET", f"/models/{quote(name)}")).body
-    told = body.get("antiphon", {}) if isinstance(body, dict) else {}
-    efforts = tuple(effort for effort in CODEX_EFFORTS if effort in told.get("efforts", ()))
-    return CodexModel(
+    told, wrong = read_told(body)
+    model = CodexModel(
         name,
         told.get("window_tokens") or window,
         # Where it is not known, images are sent and the server decides.
         told.get("sees_images") is not False,
-        efforts,
+        tuple(effort for effort in CODEX_EFFORTS if effort in told.get("efforts", ())),
     )
+    notes = [f"What the server tells of {name} makes no sense and is left out: {text}." for text in wrong]
+    return model, notes
+
+
+def read_told(body: object) -> tuple[dict[str, Any], list[str]]:
+    """What a server tells of a model beyond its name, and what of it makes no sense; null is not told."""
+    if not isinstance(body, dict):
+        return {}, [show("the model", body)]
+    told = body.get("antiphon")
+    if told is None:
+        return {}, []
+    if not isinstance(told, dict):
+        return {}, [show("antiphon", told)]
+    fits = {"window_tokens": is_window, "sees_images": is_flag, "efforts": is_list_of_texts}
+    given = {field: told[field] for field in fits if told.get(field) is not None}
+    wrong = [field for field, value in given.items() if not fits[field](value)]
+    return (
+        {field: value for field, value in given.items() if field not in wrong},
+        [show(field, given[field]) for field in wrong],
+    )
+
+
+def show(field: str, value: object) -> str:
+    """A field and what it holds, cut."""
+    text = json.dumps(value)
+    return f"{field} = {text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + '...'}"
+
+
+def is_window(value: object) -> bool:
+    """Whether a model can hold so many tokens."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST_WINDOW_TOKENS
+
+
+def is_flag(value: object) -> bool:
+    """Whether it says yes or no."""
+    return isinstance(value, bool)
+
+
+def is_list_of_texts(value: object) -> bool:
+    """Whether it is a list of nothing but texts."""
+    return isinstance(value, list) and all(isinstance(part, str) for part in value)
 
 
 def render_config(found: Found, wanted: Wanted) -> str:
@@ -223,7 +333,7 @@ def render_config(found: Found, wanted: Wanted) -> str:
     model = found.models[0]
     lines = [
         f"# For Codex, in front of the Antiphon server at {found.url}",
-        f"model = {json.dumps(model.name)}",
+        f"model = {quote_toml(model.name)}",
         'model_provider = "antiphon"',
         "# Beside this file; `antiphon codex-config --catalog` prints it, `--out DIR` writes both.",
         f"model_catalog_json = {json.dumps(CATALOG_NAME)}",
@@ -238,13 +348,18 @@ def render_config(found: Found, wanted: Wanted) -> str:
     else:
         lines.append(f"name = {json.dumps(PLAIN_NAME)}")
     lines += [
-        f"base_url = {json.dumps(found.url)}",
+        f"base_url = {quote_toml(found.url)}",
         'wire_api = "responses"',
         f"supports_websockets = {json.dumps(wanted.websocket)}",
     ]
     if wanted.key_env is not None:
-        lines.append(f"env_key = {json.dumps(wanted.key_env)}")
+        lines.append(f"env_key = {quote_toml(wanted.key_env)}")
     return "\n".join(lines) + "\n"
+
+
+def quote_toml(text: str) -> str:
+    """A TOML string: as JSON's, without pairs of surrogates and with DEL escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def render_catalog(models: Sequence[CodexModel]) -> str:
