@@ -86,7 +86,7 @@ def _draw_command(command: click.Command, context: click.Context) -> Iterator[st
 def _draw_option(option: click.Parameter, context: click.Context) -> str:
     if not isinstance(option, click.Option) or "--help" in option.opts:
         return ""
-    name = ", ".join(option.opts)
+    name = ", ".join([*option.opts, *option.secondary_opts])
     if not option.is_flag and not option.count:
         name += f" {option.make_metavar(context)}"
     default = option.default if option.show_default else None

@@ -64,6 +64,7 @@ _log = logging.getLogger("antiphon.bootstrap")
 
 _KEEP_ALIVE_S = 75
 _LAST_WORDS_S = 5
+_HASTY_WORDS_S = 1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -235,10 +236,10 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=config.limits.shutdown_s,  # type: ignore[arg-type]
             ),
             lambda: announce(facts),
             lambda: _drain(application, engine, config.limits.shutdown_s),
+            config.limits.shutdown_s,
         )
         # What was built so far lives as long as the server: no collection needs to look at it again.
         gc.collect()
@@ -246,9 +247,6 @@ async def _serve(config: Config, listener: socket.socket, announce: Callable[[Se
         # Requests leave few cycles behind; looking for them often costs a tenth of the time under load.
         gc.set_threshold(50_000, 20, 20)
         await server.serve(sockets=[listener])
-        # Requests that were cut short still tell their clients so.
-        if server.server_state.tasks:
-            await asyncio.wait(server.server_state.tasks, timeout=_LAST_WORDS_S)
     finally:
         await engine.close()
     if server.interrupted:
@@ -269,11 +267,14 @@ class _Server(uvicorn.Server):
         config: uvicorn.Config,
         when_ready: Callable[[], None],
         drain: Callable[[], Coroutine[Any, Any, None]],
+        patience_s: float,
     ) -> None:
         super().__init__(config)
         self._when_ready = when_ready
         self._drain = drain
         self._draining: asyncio.Task[None] | None = None
+        self._patience_s = patience_s
+        self._hurry = asyncio.Event()
         self.interrupted = False
 
     @contextmanager
@@ -294,15 +295,36 @@ class _Server(uvicorn.Server):
             _log.info("stopping: running answers may end; a second signal ends them")
             # What runs in the background has no connection that uvicorn would wait for.
             self._draining = asyncio.get_running_loop().create_task(self._drain())
-        elif self._draining is not None:
-            self._draining.cancel()
-        self.handle_exit(number, None)
+        else:
+            self._hurry.set()
+            if self._draining is not None:
+                self._draining.cancel()
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Wait for connections and for what runs without one, both from the signal on."""
-        await super().shutdown(sockets)
+        """Wait for connections and for what runs without one, both from the signal on; then end what still runs."""
+        closing = asyncio.get_running_loop().create_task(super().shutdown(sockets))
+        await self._wait_for({closing}, self._patience_s)
+        closing.cancel()
+        # Once each: whoever is cancelled a second time has no last words.
+        tasks = set(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await self._wait_for(tasks, _LAST_WORDS_S)
+            await asyncio.wait(tasks, timeout=_HASTY_WORDS_S)
         if self._draining is not None:
             await asyncio.wait({self._draining})
+
+    async def _wait_for(self, tasks: "set[asyncio.Task[None]]", wait_s: float) -> None:
+        """Until all have ended, the time is over, or a second signal comes."""
+        whole = asyncio.ensure_future(asyncio.wait(tasks))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait({whole, hurry}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            whole.cancel()
+            hurry.cancel()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)

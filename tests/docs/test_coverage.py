@@ -142,7 +142,8 @@ def test_every_command_has_a_heading_and_every_option_a_row() -> None:
         context = click.Context(command, info_name=path)
         for option in command.params:
             if isinstance(option, click.Option) and "--help" not in option.opts:
-                assert f"| `{option.opts[0]}" in section, f"{path} {option.opts[0]}"
+                names = ", ".join([*option.opts, *option.secondary_opts])
+                assert f"| `{names}" in section, f"{path} {names}"
         if isinstance(command, click.Group):
             for name in command.list_commands(context):
                 child = command.get_command(context, name)

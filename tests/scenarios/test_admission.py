@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from antiphon.engine.contents import ContentReader
+from antiphon.engine.files import FileReader, PdfExtractor, PdfLimits
 from antiphon.server import Admission, AdmissionLimits
-from tests.fake_upstream import FakeUpstream, Reply, make_stream
+from tests.fake_upstream import MODEL, FakeUpstream, Reply, Request, make_stream
 from tests.scenarios.client import StrictClient, read_text
+from tests.scenarios.houses import open_house
 from tests.scenarios.process import ServerProcess, start_server
 from tests.scenarios.serving import GatedBackend, hash_key, serve, serve_doubles
 from tests.scenarios.test_socket import Line, head
+from tests.unit.test_files import build_pdf, make_url, write_page
 
 SCRIPT: dict[str, Any] = {"rules": [{"text": "ok"}]}
 BOUND_S = 20.0
@@ -80,6 +84,46 @@ def test_a_client_that_leaves_while_it_waits_makes_room_at_once() -> None:
     asyncio.run(story())
 
 
+class SilentCounter(FakeUpstream):
+    """A llama.cpp that lists its models, and never says how it counts."""
+
+    asked_to_count: asyncio.Event
+
+    def reply(self, request: Request) -> Reply:
+        """Silence after the list."""
+        if request.path.endswith("/models"):
+            return super().reply(request)
+        self.asked_to_count.set()
+        return Reply([], end="hold")
+
+
+def test_a_client_that_leaves_while_its_tokens_are_counted_makes_room_at_once(tmp_path: Path) -> None:
+    """Ours: the place belongs to a client that is there, whichever route it asked."""
+
+    async def story() -> None:
+        upstream = SilentCounter(lambda _: Reply([]), owned_by="llamacpp")
+        upstream.asked_to_count = asyncio.Event()
+        settings = {"limits": {"max_responses": 1, "max_waiting": 0}}
+        # With a place it is refused for its model.
+        chat = {**CHAT, "model": "nothing"}
+        async with upstream, open_house(tmp_path, upstream, settings=settings) as house:
+            client = house.client
+            counted = {"model": MODEL, "input": "Hi."}
+            counting = asyncio.create_task(client.send("POST", "/v1/responses/input_tokens", counted))
+            await asyncio.wait_for(upstream.asked_to_count.wait(), BOUND_S)
+            assert (await client.send("POST", "/v1/chat/completions", chat)).status == 429
+            counting.cancel()
+            await asyncio.wait({counting})
+            # The server hears of it within a few steps, long before it would give up its question.
+            for _ in range(100):
+                answer = await client.send("POST", "/v1/chat/completions", chat)
+                if answer.status != 429:
+                    break
+            assert answer.status == 404
+
+    asyncio.run(asyncio.wait_for(story(), BOUND_S))
+
+
 @asynccontextmanager
 async def serve_keys(folder: Path, **limits: int) -> AsyncIterator[tuple[StrictClient, StrictClient]]:
     """A server with a limited key and a free one of the same tenant."""
@@ -118,6 +162,84 @@ def test_a_key_has_so_many_requests_a_minute_and_is_told_how_many_are_left(tmp_p
             told = await free.post({"input": "Hi."})
             assert told.status == 200
             assert not set(LIMITED) & set(told.headers)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("limits", "body"),
+    [
+        ({"max_responses": 1, "max_waiting": 0}, {}),
+        ({"max_responses": 1, "queue_wait_s": 0.01}, {}),
+        ({"max_responses": 1, "queue_wait_s": 0.01}, {"stream": True}),
+        ({"background_queue": 0, "background_workers": 1}, {"background": True}),
+        ({"background_queue": 0, "background_workers": 1}, {"background": True, "stream": True}),
+    ],
+)
+def test_what_the_server_refuses_for_its_own_sake_is_not_counted(
+    tmp_path: Path, limits: dict[str, Any], body: dict[str, Any]
+) -> None:
+    """Ours: the minute is for what is served; the answer tells that it is all there still."""
+
+    async def story() -> None:
+        script = {"rules": [{"texts": ["a", "b"], "pause_s": 60}]}
+        keys = {
+            "limited": {"sha256": hash_key("a"), "requests_per_minute": 2},
+            "free": {"sha256": hash_key("b")},
+        }
+        async with serve(tmp_path, script, keys=keys, limits=limits) as client:
+            holding = {**body, "stream": True}
+            async with client.with_key("b").open_stream(input="Hi.", **holding) as events:
+                await anext(events)
+                for _ in range(4):
+                    refused = await client.with_key("a").post({"input": "Hi.", **body})
+                    assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+                    told = [refused.headers[name] for name in (*LIMITED, "retry-after")]
+                    assert told == ["2", "2", "0ms", "5"]
+                    assert refused.error["message"].endswith("Please try again in 5s.")
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/responses", "/v1/responses/input_tokens"], ids=["create", "input_tokens"]
+)
+def test_files_that_wait_for_others_are_refused_like_requests_that_do(tmp_path: Path, path: str) -> None:
+    """Ours: what passes when the client waits is 429 with `retry-after`, and not counted."""
+    url = make_url(build_pdf(write_page(b"x")), "application/pdf")
+    content = [{"type": "input_file", "filename": "a.pdf", "file_data": url}]
+    body = {"model": MODEL, "input": [{"role": "user", "content": content}]}
+    keys = {"limited": {"sha256": hash_key("a"), "requests_per_minute": 2}}
+
+    async def story() -> None:
+        upstream = FakeUpstream(lambda _: Reply(make_stream("ok")))
+        async with upstream, open_house(tmp_path, upstream, settings={"keys": keys}) as house:
+            house.engine.services.contents = ContentReader(
+                files=FileReader(PdfExtractor(PdfLimits(waiting=0)))
+            )
+            for _ in range(3):
+                refused = await house.client.with_key("a").send("POST", path, body)
+                assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+                assert [refused.headers[name] for name in (*LIMITED, "retry-after")] == ["2", "2", "0ms", "5"]
+            assert not upstream.asked
+
+    asyncio.run(story())
+
+
+def test_a_key_that_has_too_many_open_is_told_what_its_minute_has_left(tmp_path: Path) -> None:
+    """Ours: every 429 of a key with a limit per minute has the three headers."""
+
+    async def story() -> None:
+        script = {"rules": [{"texts": ["a", "b"], "pause_s": 60}]}
+        keys = {"limited": {"sha256": hash_key("a"), "max_responses": 1, "requests_per_minute": 2}}
+        async with serve(tmp_path, script, keys=keys) as client:
+            limited = client.with_key("a")
+            async with limited.open_stream(input="Hi.") as events:
+                await anext(events)
+                for _ in range(3):
+                    refused = await limited.post({"input": "Hi."})
+                    assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+                    assert [refused.headers[name] for name in LIMITED[:2]] == ["2", "1"]
 
     asyncio.run(story())
 

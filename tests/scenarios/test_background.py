@@ -104,9 +104,9 @@ def test_workers_and_queue_are_bounded() -> None:
         ids = [(await queue(client))["id"] for _ in range(5)]
         conversation = (await client.send("POST", "/v1/conversations", {})).body["id"]
         answer = await client.post({"input": "go", "background": True, "conversation": conversation})
-        assert answer.status == 503
+        assert answer.status == 429
         assert (await client.send("DELETE", f"/v1/conversations/{conversation}")).status == 200
-        assert answer.error["code"] == "server_is_overloaded"
+        assert answer.error["code"] == "rate_limit_exceeded"
         assert int(answer.headers["retry-after"]) > 0
         await poll(client, ids[1], "in_progress")
         assert len(backend.asks) == 2

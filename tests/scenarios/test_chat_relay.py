@@ -108,6 +108,28 @@ def test_a_header_that_nobody_should_send_is_left_out(tmp_path: Path, extra: byt
     asyncio.run(story())
 
 
+def test_limits_and_account_at_the_server_are_not_told_as_the_clients_own(tmp_path: Path) -> None:
+    """Ours: `x-ratelimit-*` is about the client's key at this server; whose account is used there stays ours."""
+    extra = (
+        "X-RateLimit-Remaining-Requests: 7\r\nx-ratelimit-limit-tokens: 9\r\nratelimit-policy: 5;w=1\r\n"
+        "openai-organization: org-secret\r\nOpenAI-Processing-MS: 12\r\nanthropic-ratelimit-requests-limit: 4\r\n"
+        "cf-ray: 1\r\nretry-after: 3\r\n"
+    )
+    keys = {"laptop": {"sha256": hash_key("a"), "requests_per_minute": 30}, "free": {"sha256": hash_key("b")}}
+    told = {"x-ratelimit-limit-requests": "30", "x-ratelimit-remaining-requests": "29"}
+
+    async def story() -> None:
+        reply = Reply([make_json({"id": "x"}, extra=extra)])
+        async with relay(tmp_path, lambda _: reply, keys=keys) as house:
+            for key, expected in (("a", {**told, "x-ratelimit-reset-requests": "2s"}), ("b", {})):
+                _, headers, _ = await ask(house, BODY, authorization=f"Bearer {key}")
+                assert headers["retry-after"] == "3"
+                begun = ("x-ratelimit", "ratelimit", "openai", "anthropic", "cf-")
+                assert {name: value for name, value in headers.items() if name.startswith(begun)} == expected
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("status", [b"101 Switching Protocols", b"600 Odd", b"999 Odd"])
 def test_a_status_that_ends_no_request_is_a_failure_of_the_server(tmp_path: Path, status: bytes) -> None:
     """RFC 9110, section 15: an answer has a status of 200 to 599."""

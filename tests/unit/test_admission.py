@@ -307,6 +307,17 @@ def test_whoever_comes_back_when_told_is_served(most: int) -> None:
             admission.charge(key)
 
 
+@pytest.mark.parametrize(("most", "told"), [(1, "1 request per minute"), (2, "2 requests per minute")])
+def test_a_key_is_told_in_good_words_what_it_may_send(most: int, told: str) -> None:
+    """Ours."""
+    admission = Admission(clock=Clock())
+    key = limit_key(requests_per_minute=most)
+    for _ in range(most):
+        admission.charge(key)
+    with pytest.raises(RateLimitError, match=told):
+        admission.charge(key)
+
+
 def test_what_one_key_has_used_is_no_business_of_another() -> None:
     """Ours: limits are counted for each key, two keys of one tenant too."""
     admission = Admission(clock=Clock())

@@ -251,6 +251,17 @@ def test_a_key_that_is_missing_is_asked_for_by_its_option(capsys: pytest.Capture
     assert "--key-env" in capsys.readouterr().err
 
 
+def test_a_key_that_the_server_does_not_know_is_told_by_its_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: whoever named a key is not told to name one."""
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    error = '{"error": {"message": "Incorrect API key provided.", "type": "invalid_request_error"}}'
+    with serve((401, "application/json", error)) as server:
+        assert ask(server, "--key-env", "MY_KEY", "Hi") == 1
+    assert "The key in MY_KEY is not known to this server." in capsys.readouterr().err
+
+
 def test_a_server_is_the_same_however_it_is_spelled() -> None:
     """Ours: localhost and 127.0.0.1 are one server."""
     with serve(stream(delta("Yes."), end()), stream(delta("Yes."), end())) as server:

@@ -175,6 +175,26 @@ def test_config_check_says_ok_or_every_problem(workplace: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
+    ("text", "is_warned"),
+    [
+        ("", False),
+        ("endpoint_connections = 10", True),
+        ("endpoint_connections = 10\nmax_responses = 10", False),
+        ("max_responses = 0", True),
+    ],
+)
+def test_config_check_warns_of_responses_without_connections(
+    workplace: Path, capsys: pytest.CaptureFixture[str], text: str, is_warned: bool
+) -> None:
+    """Ours: what waits for a connection to an endpoint is beyond the limits on waiting."""
+    (workplace / "antiphon.toml").write_text(f"[limits]\n{text}\n")
+    assert run(["config", "check"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("ok: ")
+    assert ("limits.endpoint_connections" in shown.err) is is_warned
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("not = [toml", "cannot be played"),
@@ -286,6 +306,7 @@ def test_the_announcement_counts_many_models_and_tells_notes_and_keys() -> None:
     ("number", "told"),
     [
         (errno.EADDRINUSE, "127.0.0.1:8300 is in use"),
+        (errno.EADDRINUSE, "pass --data DIR too"),
         (errno.EADDRNOTAVAIL, "not an address of this machine"),
         (errno.EACCES, "may not listen"),
         (errno.EIO, None),

@@ -21,6 +21,7 @@ from antiphon.cli.codex_config import (
     describe_entry,
     write_files,
 )
+from tests.conformance.serving import find_closed_port
 
 STOP_S = 20.0
 #: What Codex 0.171 demands of an entry.
@@ -55,15 +56,14 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @contextmanager
 def serve(answers: dict[str, Any]) -> Iterator[str]:
-    """A server with these answers by path; 404 for every other."""
+    """A server with these answers by path, an error where one is a status; 404 for every other."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            answer = answers.get(self.path)
-            body = json.dumps(
-                answer if answer is not None else {"error": {"message": "Nothing here."}}
-            ).encode()
-            self.send_response(200 if answer is not None else 404)
+            answer = answers.get(self.path, 404)
+            status = answer if isinstance(answer, int) else 200
+            body = json.dumps({"error": {"message": "Nothing here."}} if status != 200 else answer).encode()
+            self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -120,7 +120,9 @@ def test_the_catalog_tells_what_the_server_told(capsys: pytest.CaptureFixture[st
         assert run(["codex-config", "--url", url, "--catalog", "--window", "9000"]) == 0
     output = capsys.readouterr()
     toy, big = json.loads(output.out)["models"]
-    assert not output.err
+    assert output.err == (
+        "antiphon: --window is ignored for toy: the server tells that it holds 65536 tokens.\n"
+    )
     assert set(toy) >= DEMANDED
     assert (toy["slug"], toy["context_window"], toy["input_modalities"]) == ("toy", 65536, ["text"])
     assert [level["effort"] for level in toy["supported_reasoning_levels"]] == ["low", "high"]
@@ -270,7 +272,9 @@ def test_a_list_of_models_that_is_none_lists_no_models(
 @pytest.mark.parametrize(
     ("answers", "options", "status", "said"),
     [
-        (MODELS, ["--model", "toys"], MISUSED, "It lists: toy, org/big."),
+        (MODELS, ["--model", "toys"], FAILED, "It lists: toy, org/big."),
+        (MODELS, ["--window", "abc"], MISUSED, "'abc' is not a whole number."),
+        (MODELS, ["--window", "10"], MISUSED, "1000<=x<=1000000000"),
         ({"/v1/models": {"data": []}}, [], FAILED, "lists no models"),
         ({}, [], FAILED, "404"),
         (MODELS, ["--catalog", "--out", "home"], MISUSED, "leave --catalog out"),
@@ -287,6 +291,42 @@ def test_what_cannot_be_done_is_told(
     output = capsys.readouterr()
     assert not output.out
     assert said in output.err
+
+
+def test_a_key_that_the_server_does_not_know_is_told_by_its_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: whoever named a key is not told to name one; the key itself is never shown."""
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    with serve({"/v1/models": 401}) as url:
+        assert run(["codex-config", "--url", url]) == FAILED
+        assert "with --key-env" in capsys.readouterr().err
+        assert run(["codex-config", "--url", url, "--key-env", "MY_KEY"]) == FAILED
+    shown = capsys.readouterr().err
+    assert "The key in MY_KEY is not known to this server." in shown
+    assert "s3cret" not in shown
+
+
+def test_starting_a_server_is_proposed_where_none_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours: the same words as `antiphon ask` has."""
+    assert run(["codex-config", "--url", f"http://127.0.0.1:{find_closed_port()}"]) == FAILED
+    assert "Start one with: antiphon serve" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "said"), [(426, "set server.websocket = true there"), (403, "no WebSocket (status 403)")]
+)
+def test_a_server_that_takes_no_websocket_is_told(
+    capsys: pytest.CaptureFixture[str], status: int, said: str
+) -> None:
+    """RFC 6455, 4.1: any other status than 101 refuses; the configuration is printed as it was asked for."""
+    with serve({**MODELS, "/v1/responses": status}) as url:
+        assert run(["codex-config", "--url", url, "--model", "toy", "--websocket"]) == 0
+        output = capsys.readouterr()
+        assert said in output.err
+        assert "supports_websockets = true" in output.out
+        assert run(["codex-config", "--url", url, "--model", "toy"]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_a_long_list_of_models_is_cut(capsys: pytest.CaptureFixture[str]) -> None:

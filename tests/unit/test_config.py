@@ -1,6 +1,7 @@
 """Configuration: precedence, checks with remedies, secrets, and what readers are shown."""
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -203,6 +204,8 @@ def test_variables_reach_every_kind_of_setting(tmp_path: Path) -> None:
     ("text", "parts"),
     [
         ("[servr]\n", ["servr", "no such section", '"server"']),
+        ("[upstream]\nurl = 'http://a'", ["upstream", "no such section", "[endpoints.NAME]"]),
+        ("[limits]\nidle_timeout = 1", ["limits.idle_timeout", '"idle_timeout_s"']),
         ("[server]\nprot = 1", ["server.prot", "no such setting", '"port"']),
         ("[server]\nport = 70000", ["server.port", "65535", "70000", "8300"]),
         ("[server]\nport = '80'", ["server.port", 'an integer from 0 to 65535, not "80" in quotes']),
@@ -243,7 +246,11 @@ def test_variables_reach_every_kind_of_setting(tmp_path: Path) -> None:
         ("[local]\nsources = ['mirror']", ["local.sources", '"hub"', '"registry"', 'not ["mirror"]']),
         ("[profiles.p]\nthink_tags = 1", ["profiles.p.think_tags", "true or false, not 1"]),
         ("[keys.k]\nsha256 = 'abc'", ["keys.k.sha256", "64 hexadecimal", "sha256sum"]),
-        ("[keys.k]\n", ["keys.k.sha256", "required"]),
+        ("[keys.k]\n", ["keys.k.sha256", "required", "Only its SHA-256 is configured", "sha256sum"]),
+        (
+            f"[keys.k]\nsha256 = '{DIGEST}'\nrequests_per_minute = -1",
+            ["keys.k.requests_per_minute", "an integer of at least 0, not -1"],
+        ),
         (f"[keys.k]\nsha256 = '{DIGEST}'\nzero_retention = 1", ["keys.k.zero_retention", "true or false"]),
         ("[seal]\nkeys_env = 'A_KEYS'", ["seal.keys_env", "A_KEYS is not set", "openssl rand -hex 32"]),
         ("[seal]\nkeys_env = 'a'", ["seal.keys_env", "not the name of a variable"]),
@@ -264,6 +271,7 @@ def test_every_problem_names_its_place_and_its_remedy(tmp_path: Path, text: str,
     ("variable", "parts"),
     [
         ("ANTIPHON_SERVR__PORT", ["names no setting", "Did you mean ANTIPHON_SERVER__PORT?"]),
+        ("ANTIPHON_UPSTREAM__URL", ["names no setting", "ANTIPHON_ENDPOINTS__NAME__KEY"]),
         ("ANTIPHON_XYZ__FOO", ["names no setting", "There are: endpoints"]),
         ("ANTIPHON_SERVER__PROT", ["server.prot", '"port"']),
         ("ANTIPHON_SERVER__PORT", ["server.port", '"x"']),
@@ -304,6 +312,26 @@ def test_a_variable_with_a_use_of_its_own_is_none_of_ours(tmp_path: Path, variab
     flags = {"endpoints": {"a": {"url": "http://x", "key_env": "ANTIPHON_UPSTREAM"}}}
     config = load(tmp_path, "", {"ANTIPHON_UPSTREAM": "s3cret", variable: text}, flags)
     assert list(config.endpoints) == ["a"]
+
+
+def test_nothing_far_fetched_is_proposed(tmp_path: Path) -> None:
+    """Ours: long words in common do not make `websocket_max` a slip of `websocket_s`; a few names are listed."""
+    message = fail(tmp_path, "[limits]\nwebsocket_max = 1")
+    assert "Did you mean" not in message
+    listed = message.partition(" are: ")[2].rstrip(".").split(", ")
+    assert "websocket_s" in listed
+    assert len(listed) == 5
+
+
+@pytest.mark.parametrize(
+    "text", ["key = 's3cret'", "secret = 's3cret'", "sha256 = 's3cret'", "requests_per_minute = 's3cret'"]
+)
+def test_a_key_that_stands_in_the_file_is_never_repeated(tmp_path: Path, text: str) -> None:
+    """Ours: people put the key itself where its digest belongs; the message says how to make that."""
+    with pytest.raises(ConfigError) as raised:
+        load(tmp_path, f"[keys.ada]\n{text}")
+    assert "s3cret" not in raised.value.message
+    assert 'printf %s "$KEY" | sha256sum' in raised.value.message
 
 
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
@@ -440,8 +468,19 @@ def test_every_setting_has_a_sentence_and_a_heading() -> None:
         assert f"### {setting.name}\n\n{setting.sentence}\n" in page
         assert setting.sentence.endswith(".")
     assert {setting.name.split(".")[0] for setting in SETTINGS} == {*SINGLE_SECTIONS, *NAMED_SECTIONS}
+    assert "Type: integer from 0 to 65535. Default: `8300`." in page
+    assert "Type: list of `hub`, `registry`, not empty. " in page
     assert "`ANTIPHON_SERVER__PORT`" in page
     assert "`ANTIPHON_ENDPOINTS__NAME__URL`" in page
+
+
+def test_every_setting_that_may_be_0_says_what_0_does() -> None:
+    """Ours: none, at once, or any number; nobody can guess which."""
+    open_to_0 = [
+        setting for setting in SETTINGS if setting.type.endswith(("of at least 0", "from 0 to 86400"))
+    ]
+    assert len(open_to_0) > 5
+    assert not [setting.name for setting in open_to_0 if not re.search(r"\b0\b", setting.sentence)]
 
 
 def test_every_field_of_a_profile_can_be_configured() -> None:

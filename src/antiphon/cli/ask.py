@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from antiphon.cli.continuations import Continuation
-    from antiphon.client import ResponsesClient
+    from antiphon.client import ClientError, ResponsesClient, UnreachableError
     from antiphon.config import Secret
     from antiphon.protocol.events import Event
 
@@ -77,7 +77,7 @@ def ask(question: str, url: str, key_env: str | None, **options: Any) -> int:
             NetworkTransport(base), key.reveal() if key is not None else None, prefix=prefix
         )
         try:
-            return await ask_server(client, base + prefix, question, key=key, **options)
+            return await ask_server(client, base + prefix, question, key=key, key_env=key_env, **options)
         finally:
             await client.close()
 
@@ -96,12 +96,33 @@ def read_key(variable: str | None, option: str = "--key-env") -> "Secret | None"
     return key
 
 
+def explain_unreachable(error: "UnreachableError", url: str) -> "UnreachableError":
+    """The error with what to do about it, where the server would be on this machine."""
+    from antiphon.client import UnreachableError
+    from antiphon.config import is_loopback
+
+    if not is_loopback(urlsplit(url).hostname or ""):
+        return error
+    hint = "Is a server running there? Start one with: antiphon serve"
+    return UnreachableError(f"{error.message.rstrip('.')}. {hint}")
+
+
+def explain_unknown_key(error: "ClientError", variable: str | None) -> AntiphonError:
+    """What to do about status 401: name a key, or another one than the variable holds."""
+    if variable is None:
+        return AntiphonError(
+            f"{error.message} Name the variable that holds the server's API key with --key-env."
+        )
+    return AntiphonError(f"{error.message} The key in {variable} is not known to this server.")
+
+
 async def ask_server(
     client: "ResponsesClient",
     url: str,
     question: str,
     *,
     key: "Secret | None" = None,
+    key_env: str | None = None,
     continues: bool,
     model: str | None,
     instructions: str | None,
@@ -110,7 +131,7 @@ async def ask_server(
     """Stream one answer and remember it; returns the exit status."""
     from antiphon.cli.continuations import Continuation, forget_continuation, name_place, record_continuation
     from antiphon.client import ClientError, UnreachableError
-    from antiphon.config import find_user_folders, is_loopback
+    from antiphon.config import find_user_folders
 
     folder = find_user_folders().state
     place = name_place(url, key.reveal() if key is not None else None)
@@ -123,14 +144,10 @@ async def ask_server(
         model = model or (last.model if last is not None else await find_first_model(client))
         await answer.stream(client, build_body(question, model, instructions, last))
     except UnreachableError as error:
-        if not is_loopback(urlsplit(url).hostname or ""):
-            raise
-        hint = "Is a server running there? Start one with: antiphon serve"
-        raise UnreachableError(f"{error.message.rstrip('.')}. {hint}") from error
+        raise explain_unreachable(error, url) from error
     except ClientError as error:
         if error.status == 401:
-            hint = "Name the variable that holds the server's API key with --key-env."
-            raise AntiphonError(f"{error.message} {hint}") from error
+            raise explain_unknown_key(error, key_env) from error
         if error.status < 500 or not error.request_id:
             raise
         raise AntiphonError(f"{error.message} (request id {error.request_id})") from error

@@ -16,19 +16,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from antiphon.cli.ask import DEFAULT_URL, read_key
+from antiphon.cli.ask import DEFAULT_URL, explain_unknown_key, explain_unreachable, read_key
 from antiphon.protocol.errors import AntiphonError
 
 if TYPE_CHECKING:
-    from antiphon.client import ResponsesClient
+    from antiphon.client import NetworkTransport, ResponsesClient
 
 CONFIG_NAME = "config.toml"
 #: Codex looks for it beside the configuration that names it.
 CATALOG_NAME = "antiphon-models.json"
+#: In a smaller window not even what Codex sends with every request has room.
+LEAST_WINDOW_TOKENS = 1_000
 #: No window is larger; Codex could not read the number either, once it is beyond 64 bits.
 MOST_WINDOW_TOKENS = 1_000_000_000
 #: How many models are described where none is named; each costs a request.
 MODELS_DESCRIBED = 20
+#: Seconds within which a server must have taken a WebSocket.
+SOCKET_TRIAL_S = 10.0
 #: So much is shown of what makes no sense.
 SHOWN_CHARACTERS = 60
 #: The efforts that Codex has names for.
@@ -42,6 +46,20 @@ COMPACTION_ROUTE = "/v1/responses/compact"
 #: puts data of its own into every item.
 PLAIN_NAME = "Antiphon"
 COMPACTING_NAME = "Azure"
+
+
+class WholeNumber(click.IntRange):
+    """A range of integers that says of a text in plain words that it is none."""
+
+    name = "whole number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number in the text."""
+        try:
+            int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class CodexModel(NamedTuple):
@@ -91,9 +109,9 @@ Exit status: 0 done; 1 the server failed, cannot be reached or does not serve wh
 )
 @click.option(
     "--window",
-    type=click.IntRange(1, MOST_WINDOW_TOKENS),
+    type=WholeNumber(LEAST_WINDOW_TOKENS, MOST_WINDOW_TOKENS),
     metavar="TOKENS",
-    help="Window of a model whose server does not tell it.",
+    help="Window of a model whose server does not tell it; ignored for others.",
 )
 @click.option("--websocket/--no-websocket", help="Whether Codex keeps a WebSocket open (no).")
 @click.option("--remote-compaction", is_flag=True, help="Let the server compact long histories, not Codex.")
@@ -193,32 +211,43 @@ def claim(paths: Sequence[Path]) -> Iterator[None]:
 
 async def ask_server(url: str, wanted: Wanted) -> Found:
     """What the server says; raises what is wrong with it."""
-    from antiphon.client import NetworkTransport, ResponsesClient, resolve_responses_url
+    from antiphon.client import NetworkTransport, UnreachableError, resolve_responses_url
 
     try:
         base, prefix = resolve_responses_url(url)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    transport = NetworkTransport(base)
+    try:
+        return await ask_transport(transport, base, prefix, wanted)
+    except UnreachableError as error:
+        raise explain_unreachable(error, base) from error
+    finally:
+        await transport.close()
+
+
+async def ask_transport(transport: "NetworkTransport", base: str, prefix: str, wanted: Wanted) -> Found:
+    """What the server behind the transport says; its API stands at `prefix`."""
+    from antiphon.client import ResponsesClient
+
     key = read_key(wanted.key_env)
     revealed = key.reveal() if key is not None else None
-    transport = NetworkTransport(base)
     client = ResponsesClient(transport, revealed, prefix=prefix)
     # The server's description of itself stands beside the API's `/v1`.
     outside = ResponsesClient(transport, revealed, prefix=prefix.removesuffix("/v1"))
-    try:
-        if wanted.remote_compaction and not await serves_compaction(outside):
-            raise AntiphonError(
-                f"The server at {base} does not compact (it serves no POST {COMPACTION_ROUTE}), so a turn would fail "
-                "once its history fills the window. Leave --remote-compaction out: Codex then summarises by itself."
-            )
-        names, notes = await choose_models(client, wanted.models)
-        models = []
-        for name in names:
-            model, left_out = await describe_model(client, name, wanted.window)
-            models.append(model)
-            notes += left_out
-    finally:
-        await transport.close()
+    if wanted.remote_compaction and not await serves_compaction(outside):
+        raise AntiphonError(
+            f"The server at {base} does not compact (it serves no POST {COMPACTION_ROUTE}), so a turn would fail "
+            "once its history fills the window. Leave --remote-compaction out: Codex then summarises by itself."
+        )
+    names, notes = await choose_models(client, wanted)
+    models = []
+    for name in names:
+        model, left_out = await describe_model(client, name, wanted.window)
+        models.append(model)
+        notes += left_out
+    if wanted.websocket:
+        notes += await try_socket(transport, prefix, revealed)
     notes += [
         f"The server does not tell how many tokens {model.name} holds, so Codex cannot shorten its history in time. "
         "Give --window TOKENS."
@@ -240,7 +269,27 @@ async def serves_compaction(client: "ResponsesClient") -> bool:
     return isinstance(paths, dict) and COMPACTION_ROUTE in paths
 
 
-async def choose_models(client: "ResponsesClient", named: Sequence[str]) -> tuple[list[str], list[str]]:
+async def try_socket(transport: "NetworkTransport", prefix: str, key: str | None) -> list[str]:
+    """What the person should know where the server takes no WebSocket; nothing is sent over one that it takes."""
+    from antiphon.client import ConnectionFailedError, UpgradeRefusedError
+
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    remedy = "Codex would try one and then go on without. Leave --websocket out, or"
+    try:
+        async with asyncio.timeout(SOCKET_TRIAL_S):
+            socket = await transport.open_socket(f"{prefix}/responses", headers)
+            await socket.close()
+    except UpgradeRefusedError as error:
+        if error.status == 426:
+            return [f"This server takes no WebSockets. {remedy} set server.websocket = true there."]
+        return [f"This server takes no WebSocket (status {error.status}). {remedy} use a server that does."]
+    except (ConnectionFailedError, TimeoutError) as error:
+        said = str(error) or f"no answer within {SOCKET_TRIAL_S:g} seconds"
+        return [f"No WebSocket could be opened: {said.rstrip('.')}. {remedy} try again."]
+    return []
+
+
+async def choose_models(client: "ResponsesClient", wanted: Wanted) -> tuple[list[str], list[str]]:
     """The names to describe, the one to use first, and what the person should know about the choice."""
     from antiphon.client import ClientError
 
@@ -248,8 +297,7 @@ async def choose_models(client: "ResponsesClient", named: Sequence[str]) -> tupl
         body = (await client.list_models()).body
     except ClientError as error:
         if error.status == 401:
-            hint = "Name the variable that holds the server's API key with --key-env."
-            raise AntiphonError(f"{error.message} {hint}") from error
+            raise explain_unknown_key(error, wanted.key_env) from error
         raise
     rows = body.get("data") if isinstance(body, dict) else None
     listed = [
@@ -257,14 +305,14 @@ async def choose_models(client: "ResponsesClient", named: Sequence[str]) -> tupl
         for row in (rows if isinstance(rows, list) else [])
         if isinstance(row, dict) and isinstance(row.get("id"), str)
     ]
-    missing = [name for name in named if name not in listed]
+    missing = [name for name in wanted.models if name not in listed]
     if missing:
         shown = ", ".join(listed[:MODELS_DESCRIBED]) or "none"
-        raise click.UsageError(f"The server does not list {', '.join(missing)}. It lists: {shown}.")
+        raise AntiphonError(f"The server does not list {', '.join(missing)}. It lists: {shown}.")
     if not listed:
         raise AntiphonError("The server lists no models; start it with one.")
-    if named:
-        return list(dict.fromkeys(named)), []
+    if wanted.models:
+        return list(dict.fromkeys(wanted.models)), []
     left_out = len(listed) - MODELS_DESCRIBED
     notes = [f"{left_out} more models are left out; name those to use with --model."] if left_out > 0 else []
     return listed[:MODELS_DESCRIBED], notes
@@ -286,6 +334,10 @@ async def describe_model(
         tuple(effort for effort in CODEX_EFFORTS if effort in told.get("efforts", ())),
     )
     notes = [f"What the server tells of {name} makes no sense and is left out: {text}." for text in wrong]
+    if window is not None and "window_tokens" in told:
+        notes.append(
+            f"--window is ignored for {name}: the server tells that it holds {told['window_tokens']} tokens."
+        )
     return model, notes
 
 

@@ -160,7 +160,10 @@ def explain_listen_error(error: OSError, config: "Config") -> str | None:
     """A sentence for what keeps a server from listening; None for any other failure."""
     place = f"{config.server.host}:{config.server.port}"
     if error.errno == errno.EADDRINUSE:
-        return f"{place} is in use. Stop what listens there, or pass --port N (0 takes a free one)."
+        return (
+            f"{place} is in use. Stop what listens there, or pass --port N (0 takes a free one); beside another "
+            f"Antiphon with the data folder {config.server.data} pass --data DIR too."
+        )
     if error.errno == errno.EADDRNOTAVAIL:
         return f"{config.server.host} is not an address of this machine. Pass --host 127.0.0.1."
     if error.errno == errno.EACCES and error.filename is None:

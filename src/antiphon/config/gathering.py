@@ -50,6 +50,18 @@ FLAGS = {
 }
 
 
+#: What people call a section that has another name here.
+SECTIONS_MEANT = {"upstream": "endpoints", "backend": "endpoints", "provider": "endpoints"}
+#: What to do where a key itself was given, or nothing.
+KEY_REMEDY = 'Only its SHA-256 is configured: sha256 = "64 DIGITS", made with: printf %s "$KEY" | sha256sum'
+#: What people call a key in [keys.NAME].
+KEY_WORDS = frozenset({"key", "api_key", "secret", "token", "password", "value"})
+#: How many names there may be to be listed all, and how many of more are.
+LISTED_WHOLE, LISTED_NEAREST = 12, 5
+#: How alike a word must be to what it is taken for.
+LIKENESS = 0.6
+
+
 class Problem(NamedTuple):
     """One thing that is wrong, where it stands, and what to do."""
 
@@ -97,8 +109,7 @@ class Loader:
         for section, content in table.items():
             where = origin or "flag"
             if section not in SINGLE_SECTIONS and section not in NAMED_SECTIONS:
-                sections = [*SINGLE_SECTIONS, *NAMED_SECTIONS]
-                self.fail((section,), where, "There is no such section.", suggest(section, sections))
+                self.fail((section,), where, "There is no such section.", suggest_section(section))
             elif not isinstance(content, Mapping):
                 self.fail((section,), where, "This must be a table.", f"Write it as [{section}].")
             elif section in SINGLE_SECTIONS:
@@ -170,6 +181,8 @@ class Loader:
 
         rest = variable.removeprefix(PREFIX)
         section = rest.lower().partition("__" if "__" in rest else "_")[0]
+        if "__" in rest and find_section_meant(section) is not None:
+            return suggest_section(section)
         known = list(self._list_variables())
         alike = [one for one in known if one.replace("__", "_") == variable or one.endswith(f"__{rest}")]
         if not alike and section in NAMED_SECTIONS:
@@ -180,7 +193,7 @@ class Loader:
         if alike:
             return f"Did you mean {alike[0]}?"
         if "__" in rest:
-            return suggest(section, [*SINGLE_SECTIONS, *NAMED_SECTIONS])
+            return suggest_section(section)
         return f"Settings are spelled {PREFIX}SECTION__KEY. Unset it, or rename it if it is not Antiphon's."
 
     def _list_variables(self) -> Iterator[str]:
@@ -203,13 +216,16 @@ class Loader:
             if path[:-1] != prefix:
                 continue
             if path[-1] not in fields:
-                self.fail(path, value.origin, "There is no such setting.", suggest(path[-1], list(fields)))
+                is_key = section == "keys" and path[-1] in KEY_WORDS
+                remedy = KEY_REMEDY if is_key else suggest(path[-1], list(fields))
+                self.fail(path, value.origin, "There is no such setting.", remedy)
             else:
                 given[path[-1]] = self._convert(path, value, fields[path[-1]])
         for field in fields.values():
             if field.default is msgspec.NODEFAULT and field.name not in given:
                 origin = self.names[section][name] if name is not None else "nowhere"
-                remedy = self._suggest_name(section, name) + field.sentence
+                needed = KEY_REMEDY if section == "keys" else field.sentence
+                remedy = self._suggest_name(section, name) + needed
                 self.fail((*prefix, field.name), origin, "This setting is required.", remedy)
                 given[field.name] = ""
         return struct(**given)
@@ -235,8 +251,9 @@ class Loader:
             remedy = "Correct it, or remove it"
             if field.default is not msgspec.NODEFAULT:
                 remedy += f" for the default {render_value(field.default)}"
-            # A wrong value in [keys] may be a key itself.
-            shown = "" if path[0] == "keys" else f", not {render_value(value.raw)}"
+            # A text in [keys], or what stands for one, may be a key itself.
+            is_text = isinstance(raw, str) or strip_annotation(field.type) is str
+            shown = "" if path[0] == "keys" and is_text else f", not {render_value(value.raw)}"
             quoted = " in quotes" if shown and _is_quoted(value, field) else ""
             problem = f"This must be {describe_values(field.type)}{shown}{quoted}."
             self.fail(path, value.origin, problem, f"{remedy}. {field.sentence}")
@@ -252,14 +269,51 @@ class Loader:
         return value.origin if value else "default"
 
 
+def find_section_meant(word: str) -> str | None:
+    """The section that has another name elsewhere."""
+    return SECTIONS_MEANT.get(word.removesuffix("s"))
+
+
+def suggest_section(word: str) -> str:
+    """The section that a person may have meant."""
+    meant = find_section_meant(word)
+    if meant is not None:
+        return (
+            f"Write [{meant}.NAME] with a name of your own; in variables {PREFIX}{meant.upper()}__NAME__KEY."
+        )
+    return suggest(word, [*SINGLE_SECTIONS, *NAMED_SECTIONS])
+
+
 def suggest(word: str, known: list[str]) -> str:
-    """`Did you mean "x"?`, or the list of what there is."""
+    """`Did you mean "x"?`, or what there is; of much the nearest alone."""
+    nearest = sorted(known, key=lambda name: (-_measure_likeness(word, name), name))
+    close = next((name for name in nearest if _is_alike(word, name)), None)
+    if close is not None:
+        return f"Did you mean {render_value(close)}?"
+    if len(known) > LISTED_WHOLE:
+        return f"The nearest of {len(known)} are: {', '.join(sorted(nearest[:LISTED_NEAREST]))}."
+    return f"There are: {', '.join(sorted(known))}."
+
+
+def _is_alike(word: str, name: str) -> bool:
+    """Whether one may be meant by the other: as a whole, and in the words that they do not share.
+
+    Long shared words would make `websocket_max` look like `websocket_s`.
+    """
+    if _measure_likeness(word, name) < LIKENESS:
+        return False
+    left, right = word.split("_"), name.split("_")
+    while left and right and left[0] == right[0]:
+        del left[0], right[0]
+    while left and right and left[-1] == right[-1]:
+        del left[-1], right[-1]
+    return not (left and right) or _measure_likeness("_".join(left), "_".join(right)) >= LIKENESS
+
+
+def _measure_likeness(word: str, name: str) -> float:
     import difflib
 
-    close = difflib.get_close_matches(word, known, n=1)
-    if close:
-        return f"Did you mean {render_value(close[0])}?"
-    return f"There are: {', '.join(sorted(known))}."
+    return difflib.SequenceMatcher(None, word, name).ratio()
 
 
 def render_value(value: Any) -> str:
@@ -271,7 +325,7 @@ def render_value(value: Any) -> str:
 
 def describe_values(hint: Any) -> str:
     """What a setting takes, in words: `an integer from 0 to 65535`, `one of "normal", "full"`."""
-    bounds = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, msgspec.Meta)]
+    bounds = describe_bounds(hint)
     hint = strip_annotation(hint)
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
@@ -283,10 +337,16 @@ def describe_values(hint: Any) -> str:
     if type(None) in arguments:
         return describe_values(next(part for part in arguments if part is not type(None)))
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}[hint]
-    return words + "".join(_describe_bounds(meta) for meta in bounds)
+    return words + bounds
 
 
-def _describe_bounds(meta: msgspec.Meta) -> str:
+def describe_bounds(hint: Any) -> str:
+    """What narrows a type, to stand behind its name: ` from 0 to 65535`, or nothing."""
+    metadata = getattr(hint, "__metadata__", ())
+    return "".join(_describe_bound(meta) for meta in metadata if isinstance(meta, msgspec.Meta))
+
+
+def _describe_bound(meta: msgspec.Meta) -> str:
     if meta.min_length:
         return " that is not empty" if meta.min_length == 1 else f" of at least {meta.min_length} characters"
     if meta.ge is not None and meta.le is not None:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from antiphon.backends.profiles import PROFILES
-from antiphon.config.gathering import ConfigError, Loader, render_value, suggest
+from antiphon.config.gathering import KEY_REMEDY, ConfigError, Loader, render_value, suggest
 from antiphon.config.settings import (
     NAMED_SECTIONS,
     SINGLE_SECTIONS,
@@ -320,8 +320,7 @@ def _finish_model(
 def _finish_key(loader: Loader, key: KeySettings) -> KeySettings:
     place = ("keys", key.name)
     if not re.fullmatch(r"[0-9a-fA-F]{64}", key.sha256):
-        remedy = 'Make one with: printf %s "$KEY" | sha256sum'
-        _fail_field(loader, (*place, "sha256"), "This must be 64 hexadecimal digits.", remedy)
+        _fail_field(loader, (*place, "sha256"), "This must be 64 hexadecimal digits.", KEY_REMEDY)
     return msgspec.structs.replace(key, sha256=key.sha256.lower(), tenant=key.tenant or key.name)
 
 

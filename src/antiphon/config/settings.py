@@ -100,7 +100,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Meta(gt=0, description="Seconds without reading after which a streaming client counts as gone."),
     ] = 300.0
     shutdown_s: Annotated[
-        float, Meta(ge=0, description="Seconds that running responses have to end after a signal to stop.")
+        float,
+        Meta(
+            ge=0,
+            description="Seconds that running responses have to end after a signal to stop; 0 ends them at once.",
+        ),
     ] = 10.0
     window_cache_bytes: Annotated[
         int, Meta(ge=0, description="Memory for windows of recent responses, in bytes; 0 caches none.")
@@ -110,7 +114,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 8
     background_queue: Annotated[
         int,
-        Meta(ge=0, description="The most background responses that wait to run; more are refused with 503."),
+        Meta(
+            ge=0,
+            description="The most background responses that wait to run; more are refused with 429. 0: none waits, "
+            "so there are `background_workers` at most.",
+        ),
     ] = 1_000
     background_events_s: Annotated[
         float,
@@ -155,7 +163,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="The most requests that wait for one of `max_responses`; more are refused with 429.",
+            description="The most requests that wait for one of `max_responses`; more are refused with 429. 0: none "
+            "waits.",
         ),
     ] = 1_000
     queue_wait_s: Annotated[
@@ -168,7 +177,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 30.0
     websocket_connections: Annotated[
         int,
-        Meta(ge=1, description="The most WebSocket connections at once; more are refused with 503."),
+        Meta(ge=1, description="The most WebSocket connections at once; more are refused with 429."),
     ] = 1_000
     websocket_s: Annotated[
         float,
@@ -179,7 +188,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 3_600.0
     websocket_lanes: Annotated[
-        int, Meta(ge=0, description="The most lanes (`stream_id`) of one WebSocket connection.")
+        int,
+        Meta(
+            ge=0,
+            description="The most lanes (`stream_id`) of one WebSocket connection; 0: requests with a `stream_id` are "
+            "refused.",
+        ),
     ] = 32
     websocket_running: Annotated[
         int,
@@ -200,7 +214,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             description="Memory for unstored responses that WebSocket connections can continue, in bytes; over it "
-            "those that were used least recently are forgotten.",
+            "those that were used least recently are forgotten. 0: none is held, so none can be continued.",
         ),
     ] = 256 * MIB
     status_wait_s: Annotated[
@@ -208,7 +222,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=DAY_S,
-            description="Seconds that a stream waits for the model server's status before it begins.",
+            description="Seconds that a stream waits for the model server's status before it begins; 0: it begins at "
+            "once, and every refusal of that server comes as an event.",
         ),
     ] = 2.0
 
@@ -350,7 +365,12 @@ class FetchSettings(msgspec.Struct, frozen=True, kw_only=True):
         Meta(gt=0, le=DAY_S, description="Seconds within which an image must be here, redirects included."),
     ] = 15.0
     max_redirects: Annotated[
-        int, Meta(ge=0, le=20, description="The most redirects of one image; each address is checked.")
+        int,
+        Meta(
+            ge=0,
+            le=20,
+            description="The most redirects of one image; each address is checked. 0: none is followed.",
+        ),
     ] = 3
 
 

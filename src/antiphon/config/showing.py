@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from antiphon.config.gathering import PREFIX, render_value
+from antiphon.config.gathering import PREFIX, describe_bounds, render_value
 from antiphon.config.settings import (
     NAMED_SECTIONS,
     SINGLE_SECTIONS,
@@ -81,18 +81,20 @@ def render_settings_markdown() -> str:
 
 
 def render_type(hint: Any) -> str:
-    """A type in words: `int | None` -> `integer, or unset`."""
+    """A type in words, with its range: `int | None` -> `integer, or unset`."""
+    bounds = describe_bounds(hint)
     hint = strip_annotation(hint)
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(f"`{value}`" for value in arguments)
     if typing.get_origin(hint) is tuple:
+        bounds = bounds and ", not empty"
         if typing.get_origin(arguments[0]) is Literal:
-            return f"list of {render_type(arguments[0]).removeprefix('one of ')}"
-        return f"list of {render_type(arguments[0])}s"
+            return f"list of {render_type(arguments[0]).removeprefix('one of ')}{bounds}"
+        return f"list of {render_type(arguments[0])}s{bounds}"
     if type(None) in arguments:
         return f"{render_type(next(part for part in arguments if part is not type(None)))}, or unset"
-    return {int: "integer", float: "number", bool: "true or false", str: "string"}[hint]
+    return {int: "integer", float: "number", bool: "true or false", str: "string"}[hint] + bounds
 
 
 #: Every setting, in the order of the sections.

@@ -21,6 +21,7 @@ from antiphon.engine.round import Round
 from antiphon.engine.settings import decode_settings
 from antiphon.engine.sink import EncodedEvent
 from antiphon.protocol.errors import (
+    RETRY_AFTER_S,
     AntiphonError,
     OverloadedError,
     RequestError,
@@ -44,8 +45,6 @@ LAST_RETRY_S = 2.0
 SWEEP_BATCH = 256
 #: Deltas that come closer to each other than this are stored together, up to a chunk.
 GATHER_S = 0.02
-#: A refused client is told to come back after this long.
-RETRY_AFTER_S = 5
 
 _TERMINAL: dict[str, type[ResponseCompleted | ResponseIncomplete | ResponseFailed]] = {
     "completed": ResponseCompleted,

@@ -17,7 +17,7 @@ AntiphonError
 │   └── ContextOverflowError    the prompt does not fit its window     400
 ├── RateLimitError          the caller must slow down                  429
 │   └── OverloadedError         all callers: too much waits already    429
-├── ServerStoppingError     whoever runs the server stops it        503
+├── ServerStoppingError     whoever runs the server stops it           503
 ├── StoreError              our storage must be looked at              500
 └── ProtocolError           our own bug                                500
     └── LifecycleError          an event that the lifecycle table does not allow

@@ -13,11 +13,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from antiphon.protocol.errors import AntiphonError, RateLimitError, ServerStoppingError
+from antiphon.protocol.errors import RETRY_AFTER_S, AntiphonError, RateLimitError, ServerStoppingError
 from antiphon.server.keys import Access, KeyLimits
 
-#: When a client may try again where nobody knows how long answers take.
-RETRY_AFTER_S = 5
 _MINUTE_S = 60.0
 
 Header: TypeAlias = tuple[bytes, bytes]
@@ -77,30 +75,44 @@ class Admission:
         Raises `RateLimitError` where the key or the server has too much to do already, and `ServerStoppingError`.
         """
         if self._is_stopping:
-            raise make_stopping_error()
-        key: _KeyUse | None = None
-        headers: tuple[Header, ...] = ()
-        # Whoever waits was here before.
-        has_room = self._free > 0 and not self._waiting
-        if access.limits is not None:
-            key = self._find_key(access.limits)
-            key.check_room()
-            if not has_room:
-                self._check_line()
-            headers = key.charge(self._clock())
-            key.open += 1
-        elif not has_room:
+            raise ServerStoppingError
+        if access.limits is None:
+            await self._take_place(access.tenant)
+            return Lease(self._give_back, None, ())
+        key = self._find_key(access.limits)
+        try:
+            return await self._enter_limited(access.tenant, key)
+        except RateLimitError as error:
+            error.headers.update(key.describe(self._clock()))
+            raise
+
+    async def _enter_limited(self, tenant: str, key: "_KeyUse") -> Lease:
+        key.check_room()
+        if not self._has_room:
             self._check_line()
-        if has_room:
-            self._free -= 1
-        else:
-            try:
-                await self._wait(access.tenant)
-            except BaseException:
-                if key is not None:
-                    key.open -= 1
-                raise
+        headers = key.charge(self._clock())
+        key.open += 1
+        try:
+            await self._take_place(tenant)
+        except BaseException as reason:
+            key.open -= 1
+            if isinstance(reason, AntiphonError):
+                # It was the server that refused.
+                key.uncharge()
+            raise
         return Lease(self._give_back, key, headers)
+
+    @property
+    def _has_room(self) -> bool:
+        # Whoever waits was here before.
+        return self._free > 0 and not self._waiting
+
+    async def _take_place(self, tenant: str) -> None:
+        if self._has_room:
+            self._free -= 1
+            return
+        self._check_line()
+        await self._wait(tenant)
 
     def charge(self, access: Access) -> tuple[Header, ...]:
         """Count a request that waits elsewhere, and takes no place here; the headers for its answer.
@@ -108,10 +120,18 @@ class Admission:
         Raises `RateLimitError` where the key has no request left, and `ServerStoppingError`.
         """
         if self._is_stopping:
-            raise make_stopping_error()
+            raise ServerStoppingError
         if access.limits is None:
             return ()
         return self._find_key(access.limits).charge(self._clock())
+
+    def uncharge(self, access: Access) -> tuple[Header, ...]:
+        """Count a request no longer that the server refused for reasons of its own; the headers for its answer."""
+        if access.limits is None:
+            return ()
+        key = self._find_key(access.limits)
+        key.uncharge()
+        return _encode_headers(key.describe(self._clock()))
 
     def stop(self) -> None:
         """The server stops: who waits is told so, and nobody gets a place any more."""
@@ -119,7 +139,7 @@ class Admission:
         for line in self._lines.values():
             for place in line:
                 if not place.done():
-                    place.set_exception(make_stopping_error())
+                    place.set_exception(ServerStoppingError())
 
     @property
     def waiting(self) -> int:
@@ -135,7 +155,7 @@ class Admission:
     def _check_line(self) -> None:
         limits = self._limits
         if self._waiting >= limits.max_waiting:
-            raise _make_busy(
+            raise RateLimitError(
                 f"The server writes as many responses as it may (limits.max_responses = {limits.max_responses}), "
                 f"and as many requests wait as may (limits.max_waiting = {limits.max_waiting}). "
                 f"Please try again in {RETRY_AFTER_S}s."
@@ -162,7 +182,7 @@ class Admission:
         if not place.done():
             limits = self._limits
             place.set_exception(
-                _make_busy(
+                RateLimitError(
                     f"The server writes as many responses as it may (limits.max_responses = {limits.max_responses}), "
                     f"and none ended for this request within {limits.queue_wait_s:g} s (limits.queue_wait_s). "
                     f"Please try again in {RETRY_AFTER_S}s."
@@ -220,8 +240,7 @@ class _KeyUse:
         if most and self.open >= most:
             raise RateLimitError(
                 f"This API key has {most} responses at once, as many as it may (keys.{self._limits.name}."
-                f"max_responses = {most}). Wait for one to end. Please try again in {RETRY_AFTER_S}s.",
-                headers={"retry-after": str(RETRY_AFTER_S)},
+                f"max_responses = {most}). Wait for one to end. Please try again in {RETRY_AFTER_S}s."
             )
 
     def charge(self, now_s: float) -> tuple[Header, ...]:
@@ -229,27 +248,44 @@ class _KeyUse:
         most = self._limits.requests_per_minute
         if not most:
             return ()
+        self._refill(now_s)
         rate = most / _MINUTE_S
-        self._left = min(float(most), self._left + max(0.0, now_s - self._at_s) * rate)
-        self._at_s = now_s
         # Sums of small refills fall short of a whole by less than this.
         if self._left < 1 - 1e-9:
             wait_s = max(1, math.ceil((1 - self._left) / rate - 1e-6))
+            requests = "request" if most == 1 else "requests"
             raise RateLimitError(
-                f"This API key may send {most} requests per minute (keys.{self._limits.name}.requests_per_minute = "
+                f"This API key may send {most} {requests} per minute (keys.{self._limits.name}.requests_per_minute = "
                 f"{most}), and has sent them. Please try again in {wait_s}s.",
-                headers={**self._describe(rate), "retry-after": str(wait_s)},
+                headers={**self.describe(now_s), "retry-after": str(wait_s)},
             )
         self._left = max(0.0, self._left - 1)
-        return tuple((name.encode(), value.encode()) for name, value in self._describe(rate).items())
+        return _encode_headers(self.describe(now_s))
 
-    def _describe(self, rate: float) -> dict[str, str]:
+    def uncharge(self) -> None:
+        """Put one request back into the bucket."""
+        self._left = min(float(self._limits.requests_per_minute), self._left + 1)
+
+    def describe(self, now_s: float) -> dict[str, str]:
+        """What is left, as headers; none for a key that may send any number."""
         most = self._limits.requests_per_minute
+        if not most:
+            return {}
+        self._refill(now_s)
         return {
             "x-ratelimit-limit-requests": str(most),
             "x-ratelimit-remaining-requests": str(int(self._left + 1e-9)),
-            "x-ratelimit-reset-requests": format_duration((most - self._left) / rate),
+            "x-ratelimit-reset-requests": format_duration((most - self._left) * _MINUTE_S / most),
         }
+
+    def _refill(self, now_s: float) -> None:
+        most = self._limits.requests_per_minute
+        self._left = min(float(most), self._left + max(0.0, now_s - self._at_s) * most / _MINUTE_S)
+        self._at_s = now_s
+
+
+def _encode_headers(headers: dict[str, str]) -> tuple[Header, ...]:
+    return tuple((name.encode(), value.encode()) for name, value in headers.items())
 
 
 def format_duration(seconds: float) -> str:
@@ -263,12 +299,3 @@ def format_duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes}m{text}"
     return f"{minutes}m{text}" if minutes else text
-
-
-def make_stopping_error() -> AntiphonError:
-    """For requests that come after the signal to stop; their connections are not used again."""
-    return ServerStoppingError(headers={"retry-after": str(RETRY_AFTER_S)})
-
-
-def _make_busy(message: str) -> RateLimitError:
-    return RateLimitError(message, headers={"retry-after": str(RETRY_AFTER_S)})

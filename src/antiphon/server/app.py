@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from antiphon.engine import Engine, Round
-from antiphon.protocol.errors import AntiphonError, ServerStoppingError
+from antiphon.protocol.errors import AntiphonError, OverloadedError, ServerStoppingError
 from antiphon.protocol.requests import CreateRequest, decode_create_request
 from antiphon.server.admission import Admission, Lease
 from antiphon.server.bodies import LARGE_BODY_BYTES, ClientGoneError, check_input_length, read_body
@@ -67,11 +67,15 @@ class Application:
             if error.status >= 500:
                 _log.warning("%s: %s", request_id.decode(), describe_error(error))
             if isinstance(error, ServerStoppingError):
-                answering.extra = (*answering.extra, _LAST_ANSWER)
-            if not answering.started:
+                await _tell_of_stop(answering, request_id)
+            elif not answering.started:
                 await send_error(answering, request_id, error)
         except ClientGoneError:
             return
+        except asyncio.CancelledError:
+            # The server stops: whoever waits for a status is told. Shielded, for it is said once.
+            await asyncio.shield(_tell_of_stop(answering, request_id))
+            raise
         except Exception:  # noqa: BLE001 - the request is one of the three places that catch broadly
             _log.exception("%s failed by a fault of our own", request_id.decode())
             if not answering.started:
@@ -114,6 +118,10 @@ class Application:
                 watch.close()
                 async with asyncio.timeout(self._limits.write_timeout_s):
                     await send_json(send, request_id, _encode(response))
+        except OverloadedError:
+            # Refused here, and no model was asked.
+            send.extra = self._admission.uncharge(access)
+            raise
         except (OSError, TimeoutError):
             # Nobody reads: the connection broke, or the client stopped taking what is sent.
             watch.close()
@@ -149,7 +157,13 @@ class Application:
     ) -> None:
         """A background response: told at once that it waits, or streamed; it goes on when the client leaves."""
         send.extra = self._admission.charge(access)
-        live = await self._engine.submit(request, body, access.tenant, zero_retention=access.zero_retention)
+        try:
+            live = await self._engine.submit(
+                request, body, access.tenant, zero_retention=access.zero_retention
+            )
+        except (OverloadedError, ServerStoppingError):
+            send.extra = self._admission.uncharge(access)
+            raise
         if request.stream:
             source = await self._engine.background.follow(access.tenant, live.id)
             await stream_events(source, receive, send.begin(), request_id, self._limits)
@@ -165,8 +179,15 @@ class Application:
         response = await round_.stop(ServerStoppingError()) if round_ is not None else None
         if response is not None and not send.started:
             await send_json(send, request_id, _encode(response))
-        elif not send.started:
-            await send_error(send, request_id, ServerStoppingError())
+        else:
+            await _tell_of_stop(send, request_id)
+
+
+async def _tell_of_stop(send: "_Answering", request_id: bytes) -> None:
+    """Whoever waits for a status hears that the server stops, and when to ask the next one."""
+    if not send.started:
+        send.extra = (*send.extra, _LAST_ANSWER)
+        await send_error(send, request_id, ServerStoppingError())
 
 
 class _Answering:

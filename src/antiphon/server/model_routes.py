@@ -1,6 +1,5 @@
 """The models routes, and Chat Completions handed on as it came."""
 
-import asyncio
 import contextlib
 from typing import Any
 
@@ -10,9 +9,7 @@ from antiphon.engine import Engine, Relayed
 from antiphon.engine.relay import open_relay
 from antiphon.protocol.errors import BackendError, ForbiddenError, NotFoundError, RequestError, shorten_quoted
 from antiphon.protocol.responses import ModelList, ModelObject
-from antiphon.server.bodies import ClientGoneError
 from antiphon.server.route import Call, RouteSpec
-from antiphon.server.streaming import DisconnectWatch
 
 _encode = msgspec.json.Encoder().encode
 
@@ -66,7 +63,7 @@ class ModelRoutes:
                 summary="A Chat Completions request, handed on to the model's server unchanged.",
                 handler=self._relay,
                 body=SentChat,
-                errors=("404", "429", "502", "504"),
+                errors=("404", "429", "502", "503", "504"),
                 streams=True,
                 asks_model=True,
             ),
@@ -90,17 +87,7 @@ class ModelRoutes:
         )
 
     async def _relay(self, call: Call) -> Relayed:
-        # Without `stream` the server's status comes with its whole answer: a client may leave long before.
-        watch = DisconnectWatch(call.request.receive)
-        try:
-            return await open_relay(self._engine.services.catalog, call.body)
-        except asyncio.CancelledError:
-            if not watch.left:
-                raise
-            watch.take_back_cancellation()
-            raise ClientGoneError from None
-        finally:
-            watch.close()
+        return await open_relay(self._engine.services.catalog, call.body)
 
     async def _list_objects(self) -> list[ModelObject]:
         rows = await self._engine.list_models()

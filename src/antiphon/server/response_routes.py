@@ -45,7 +45,7 @@ class ResponseRoutes:
                 handler=self._count,
                 answer=InputTokens,
                 body="CountRequest",
-                errors=("404", "429", "502"),
+                errors=("404", "429", "502", "503"),
                 asks_model=True,
             ),
             RouteSpec(

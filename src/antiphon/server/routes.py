@@ -15,13 +15,14 @@ from antiphon.engine import Engine, EventSource, Relayed
 from antiphon.protocol.errors import (
     MethodNotAllowedError,
     NotFoundError,
+    OverloadedError,
     ServerStoppingError,
     UpgradeRequiredError,
 )
 from antiphon.server.admission import Admission, Lease
 from antiphon.server.bodies import ClientGoneError, read_body
 from antiphon.server.conversation_routes import ConversationRoutes
-from antiphon.server.keys import Access, Keyring
+from antiphon.server.keys import Keyring
 from antiphon.server.model_routes import ModelRoutes
 from antiphon.server.openapi import render_openapi
 from antiphon.server.replies import send_json
@@ -104,18 +105,24 @@ class Routes:
         if not spec.asks_model:
             await self._send(await spec.handler(call), receive, send, request_id)
             return
-        lease = await self._enter(access, receive)
-        try:
-            send.extra = lease.headers
-            await self._send(await spec.handler(call), receive, send, request_id)
-        finally:
-            lease.leave()
+        await self._ask_model(spec, call, receive, send, request_id)
 
-    async def _enter(self, access: Access, receive: Any) -> Lease:
-        """A place for a request to a model; a client that leaves waits no longer."""
+    async def _ask_model(
+        self, spec: RouteSpec, call: Call, receive: Any, send: Any, request_id: bytes
+    ) -> None:
+        """Ask when there is a place; a client that leaves waits no longer, neither for it nor for the handler."""
+        lease: Lease | None = None
         watch = DisconnectWatch(receive)
         try:
-            return await self._admission.enter(access)
+            lease = await self._admission.enter(call.access)
+            send.extra = lease.headers
+            answer = await spec.handler(call)
+            # What sends watches for itself.
+            watch.close()
+            await self._send(answer, receive, send, request_id)
+        except OverloadedError:
+            send.extra = self._admission.uncharge(call.access)
+            raise
         except asyncio.CancelledError:
             if not watch.left:
                 raise
@@ -123,6 +130,8 @@ class Routes:
             raise ClientGoneError from None
         finally:
             watch.close()
+            if lease is not None:
+                lease.leave()
 
     async def _send(self, answer: Answer, receive: Any, send: Any, request_id: bytes) -> None:
         if isinstance(answer, bytes):

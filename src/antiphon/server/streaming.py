@@ -147,6 +147,9 @@ _OWN_HEADERS = frozenset(
         "x-request-id",
     }
 )
+#: Beginnings of headers that tell of our account at that server, of its limits and of its time: what they say is not
+#: about the client's key, and would stand beside what we say of that.
+_ACCOUNT_PREFIXES = ("anthropic-", "cf-", "openai-", "ratelimit", "x-ratelimit-")
 
 
 async def send_relayed(
@@ -157,7 +160,7 @@ async def send_relayed(
     headers = [
         (name.lower().encode("latin-1"), value.encode("latin-1"))
         for name, value in answer.headers.items()
-        if name.lower() not in _OWN_HEADERS
+        if name.lower() not in _OWN_HEADERS and not name.lower().startswith(_ACCOUNT_PREFIXES)
     ]
     try:
         await start_answer(send, request_id, answer.status, headers)

@@ -171,7 +171,7 @@ def _lock_folder(folder: Path) -> int:
         os.close(lock)
         raise StoreError(
             f"The data folder {folder} is in use by another Antiphon process. "
-            "Stop that process or choose another data folder."
+            "Stop that process, or choose another folder with --data DIR or server.data."
         ) from error
     except OSError:
         os.close(lock)
