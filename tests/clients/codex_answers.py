@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.fake_upstream import END, Answer, Reply, Request, make_chunk, make_head, make_stream
 
-USAGE = {"prompt_tokens": 700, "completion_tokens": 20, "total_tokens": 720}
+USAGE = {"prompt_tokens": 900, "completion_tokens": 20, "total_tokens": 920}
 
 
 def read_messages(request: Request) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.clients.between import serve_upstream
 from tests.clients.codex import Codex, make_codex
-from tests.clients.codex_answers import call, list_outputs, read_messages, run_in_turn, say
+from tests.clients.codex_answers import USAGE, call, list_outputs, read_messages, run_in_turn, say
 from tests.clients.codex_wire import Wire, check_prefixes, tap
 from tests.fake_upstream import FakeUpstream, Reply, Request
 from tests.scenarios.process import start_server
@@ -61,7 +61,7 @@ def test_a_task_of_two_steps_is_done_and_resumed(codex: Codex, tmp_path: Path, w
         outputs = [item["aggregated_output"] for item in run.list_items("command_execution")]
         assert outputs == ["one\n", "1 lines.txt\n"]
         (ended,) = run.find("turn.completed")
-        assert ended["usage"]["input_tokens"] == 3 * 700
+        assert ended["usage"]["input_tokens"] == 3 * USAGE["prompt_tokens"]
         assert ended["usage"]["output_tokens"] == 3 * 20
         again = codex.run("Again.", resume=run.thread).expect_done()
         assert again.thread == run.thread
