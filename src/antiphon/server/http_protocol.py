@@ -19,6 +19,7 @@ class HttpProtocol(HttpToolsProtocol):
     """What `uvicorn.Config.http` is given."""
 
     _segment = b""
+    _is_in_head = False
     _head_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
@@ -36,14 +37,18 @@ class HttpProtocol(HttpToolsProtocol):
         self._segment = data
         super().data_received(data)
         self._segment = b""
+        # Most heads come in one segment, and need no timer.
+        if self._is_in_head:
+            self._await_head()
 
     def on_message_begin(self) -> None:
         """A head begins."""
+        self._is_in_head = True
         super().on_message_begin()
-        self._await_head()
 
     def on_headers_complete(self) -> None:
         """A head is whole. An upgrade that cannot be one is answered before a body is waited for."""
+        self._is_in_head = False
         self._stop_awaiting_head()
         super().on_headers_complete()
         if self.parser.should_upgrade() and self._should_upgrade():
