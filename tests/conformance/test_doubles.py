@@ -1,7 +1,7 @@
 """The checker against servers that misbehave in one known way each.
 
-The tables say what each double must be found guilty of. They are compared whole, so a probe that turns
-green by itself, or red for another's fault, is found here.
+The tables say what each double must be found guilty of; that of the sockets was taken from runs. They are compared
+whole, so a probe that turns green by itself, or red for another's fault, is found here.
 """
 
 import asyncio

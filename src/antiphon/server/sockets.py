@@ -431,6 +431,10 @@ class SocketSession:
         """A place among all requests that ask models; waits for one."""
         return await self._admission.enter(self._access)
 
+    def give_back(self) -> None:
+        """A request that had a place does not count for its key."""
+        self._admission.uncharge(self._access)
+
     @property
     def connection(self) -> Connection:
         """What this connection can continue."""
@@ -473,7 +477,13 @@ class _Answering:
         connection = self._session.connection
         if request.generate:
             self._lease = await self._session.enter()
-        self._round = await connection.open_round(request, self._lane)
+        try:
+            self._round = await connection.open_round(request, self._lane)
+        except OverloadedError:
+            # Refused here, and no model was asked.
+            if self._lease is not None:
+                self._session.give_back()
+            raise
         try:
             await self._round.start(self._session.status_wait_s)
         except AntiphonError:
