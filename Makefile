@@ -7,16 +7,17 @@ BIN := $(VENV)/bin
 # A file of the environment's own tells what is installed in it.
 RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
-# Arguments for `make run`, `make test` and `make bench`.
+# Arguments for `make run`, `make test`, `make bench` and `make bench-memory`.
 ARGS ?=
 
-.PHONY: run test check lint types imports sizes bench docs lock newest clients client-tests clean help
+.PHONY: run test check lint types imports sizes bench bench-memory docs lock newest clients client-tests clean help
 
 help:
 	@echo "make run     set up, then serve the embedded model on 127.0.0.1:8300 (downloads 491 MB once)"
 	@echo "make test    set up, then run the tests"
 	@echo "make check   lint, types, imports, sizes, generated docs, tests"
 	@echo "make bench   measure against the same requests made directly"
+	@echo "make bench-memory  look for planted facts after compactions of every kind (downloads 491 MB once)"
 	@echo "make docs    write the generated reference pages"
 	@echo "make newest  run the SDK tests against the newest openai package"
 	@echo "make clients install the SDKs and programs that the client tests drive (about 1 GB, in .clients)"
@@ -49,6 +50,9 @@ sizes: $(DEV_STAMP)
 
 bench: $(DEV_STAMP)
 	$(BIN)/python -m bench $(ARGS)
+
+bench-memory: $(DEV_STAMP)
+	$(BIN)/python -m bench.memory --real $(ARGS)
 
 docs: $(DEV_STAMP)
 	$(BIN)/python tools/write_docs.py

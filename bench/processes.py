@@ -115,12 +115,16 @@ def start_server(upstream_port: int, data: Path, *options: str) -> Iterator["Ser
         folder=data,
     )
     try:
-        found = None
-        while found is None:
-            found = _SERVING.search(child.read_line(START_TIMEOUT_S))
-        yield Server(child.pid, int(found[1]))
+        yield Server(child.pid, read_port(child, START_TIMEOUT_S))
     finally:
         child.stop()
+
+
+def read_port(child: Child, timeout_s: float) -> int:
+    """The port that a starting server says it listens on; each of its lines may take so long."""
+    while (found := _SERVING.search(child.read_line(timeout_s))) is None:
+        pass
+    return int(found[1])
 
 
 class Server:

@@ -32,6 +32,7 @@ from antiphon.engine import (
     Alias,
     BackgroundSettings,
     Catalog,
+    CompactionSettings,
     ContentReader,
     Engine,
     GrammarChecker,
@@ -101,6 +102,7 @@ def build_engine(config: Config, backends: Mapping[str, Backend]) -> Engine:
         search=_build_search(config),
         mcp=_build_mcp_connector(config),
         fetcher=fetcher,
+        compaction=_build_compaction(config),
     )
     background = BackgroundSettings(
         workers=limits.background_workers,
@@ -430,6 +432,18 @@ def _build_fetcher(config: Config) -> Fetcher | None:
     )
 
 
+def _build_compaction(config: Config) -> CompactionSettings:
+    settings = config.compaction
+    return CompactionSettings(
+        limits=settings.make_limits(),
+        policy=settings.policy,
+        model=settings.model or None,
+        recall=settings.recall,
+        accepts_ollama=settings.accept_ollama,
+        prompt=settings.prompt or None,
+    )
+
+
 def _build_backend(settings: EndpointSettings, config: Config) -> Backend:
     profile = _find_profile(settings.profile, config)
     if settings.dialect == "scripted":
@@ -494,6 +508,8 @@ def _build_aliases(config: Config) -> dict[str, Alias]:
             model=_name_local_model(name, model.model, endpoint) or model.model or name,
             profile=_find_profile(given, config),
             system_prompt=model.system_prompt,
+            compaction=model.compaction,
+            compact_threshold=model.compact_threshold,
         )
     return aliases
 

@@ -7,6 +7,7 @@ takes longer than its bound, and nothing of the person's own Codex is read or wr
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.clients.installed import PLACE, find_codex
+from tests.clients.installed import PLACE, find_codex, find_old_codex
 
 #: A run of a few rounds takes a second; ten times what a busy machine needs.
 RUN_S = 60.0
+COMMAND_S = 30.0
+SOURCES = Path(__file__).parents[2] / "src"
 #: Small pauses and few retries, so that what fails fails soon.
 CONFIG = """\
 model = "{model}"
@@ -118,6 +121,23 @@ class Codex:
 
     home: Path
     project: Path
+    program: Path
+
+    def write_config(self, url: str, *options: str, status: int = 0, **variables: str) -> str:
+        """Have `antiphon codex-config` write its configuration, as a person would; both outputs of the command."""
+        command = [sys.executable, "-m", "antiphon", "codex-config", "--url", url, "--out", str(self.home)]
+        done = subprocess.run(
+            [*command, *options],
+            env={**os.environ, "PYTHONPATH": str(SOURCES), **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+        assert done.returncode == status, done.stdout
+        return done.stdout
 
     def configure(
         self,
@@ -154,7 +174,7 @@ class Codex:
         self, prompt: str, *options: str, resume: str | None = None, **variables: str
     ) -> "subprocess.Popen[str]":
         """The same, while it runs; `read` must follow."""
-        command = [str(find_codex()), "exec", *(["resume", resume] if resume is not None else [])]
+        command = [str(self.program), "exec", *(["resume", resume] if resume is not None else [])]
         # `-i` takes all that follows, so the prompt stands behind an option of another kind.
         command += [*options, "--skip-git-repo-check", "--json", prompt]
         environ = {
@@ -192,9 +212,9 @@ class Codex:
 
 
 @contextmanager
-def make_codex(project: Path) -> Iterator[Codex]:
+def make_codex(project: Path, *, is_old: bool = False) -> Iterator[Codex]:
     """Codex with an empty home, removed at the end; outside the folder for temporary files, of which Codex warns."""
-    find_codex()
+    program = find_old_codex() if is_old else find_codex()
     project.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="codex-home-", dir=PLACE) as home:
-        yield Codex(Path(home), project)
+        yield Codex(Path(home), project, program)

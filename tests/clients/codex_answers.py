@@ -8,7 +8,13 @@ from typing import Any
 
 from tests.fake_upstream import END, Answer, Reply, Request, make_chunk, make_head, make_stream
 
-USAGE = {"prompt_tokens": 900, "completion_tokens": 20, "total_tokens": 920}
+
+def make_usage(tokens: int) -> dict[str, int]:
+    """What a model server tells that the prompt was; the answer adds a little."""
+    return {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
+
+
+USAGE = make_usage(900)
 
 
 def read_messages(request: Request) -> list[dict[str, Any]]:
@@ -39,18 +45,20 @@ def call(name: str, arguments: dict[str, Any], call_id: str, *, text: str = "") 
     return Reply(call_steps(name, arguments, call_id, text=text))
 
 
-def call_steps(name: str, arguments: dict[str, Any], call_id: str, *, text: str = "") -> list[bytes]:
+def call_steps(
+    name: str, arguments: dict[str, Any], call_id: str, *, text: str = "", usage: dict[str, int] = USAGE
+) -> list[bytes]:
     """The pieces of such an answer: the head, words, the call, the end."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     called = {"index": 0, "id": call_id, "type": "function", "function": function}
     words = [make_chunk({"content": text})] if text else []
-    ended = [make_chunk({}, "tool_calls"), make_chunk(usage=USAGE), END]
+    ended = [make_chunk({}, "tool_calls"), make_chunk(usage=usage), END]
     return [make_head(), *words, make_chunk({"tool_calls": [called]}), *ended]
 
 
-def say(*texts: str) -> Reply:
+def say(*texts: str, usage: dict[str, int] = USAGE) -> Reply:
     """An answer in words."""
-    return Reply(make_stream(*texts, usage=USAGE))
+    return Reply(make_stream(*texts, usage=usage))
 
 
 def call_in_turn(*calls: tuple[str, dict[str, Any]], said: str = "All done.") -> Answer:

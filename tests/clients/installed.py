@@ -6,6 +6,7 @@ It installs nothing. Invariant: what is not there skips the test, with a reason 
 
 import functools
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -39,10 +40,20 @@ def find_node_package(name: str) -> Path:
 
 def find_codex() -> Path:
     """Codex itself, without the launcher that npm puts before it."""
-    find_node_package("@openai/codex")
-    found = sorted(_PACKAGES.glob("@openai/codex-*/vendor/*/bin/codex"))
+    return _find_program("@openai/codex", "@openai/codex-*/vendor/*/bin/codex")
+
+
+def find_old_codex() -> Path:
+    """The Codex that compacts by a route of its own; its package holds the programs for every machine."""
+    machine = "aarch64" if platform.machine() in ("aarch64", "arm64") else "x86_64"
+    return _find_program("codex-0.92", f"codex-0.92/vendor/{machine}-unknown-linux-musl/codex/codex")
+
+
+def _find_program(package: str, pattern: str) -> Path:
+    find_node_package(package)
+    found = sorted(_PACKAGES.glob(pattern))
     if not found:
-        pytest.skip("npm: the package @openai/codex has no program for this machine")
+        pytest.skip(f"npm: the package {package} has no program for this machine")
     return found[0]
 
 

@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +25,6 @@ from tests.scenarios.process import start_server
 
 pytestmark = pytest.mark.clients
 
-SOURCES = Path(__file__).parents[2] / "src"
-COMMAND_S = 30.0
 OVER_BOTH = pytest.mark.parametrize("websocket", [False, True], ids=["http", "websocket"])
 
 
@@ -38,33 +33,6 @@ def codex(tmp_path: Path) -> Iterator[Codex]:
     """Codex with a home of its own."""
     with make_codex(tmp_path / "project") as made:
         yield made
-
-
-def write_config(codex: Codex, url: str, *options: str, status: int = 0, **variables: str) -> str:
-    """Run the command as a person would; both its outputs."""
-    command = [
-        sys.executable,
-        "-m",
-        "antiphon",
-        "codex-config",
-        "--url",
-        url,
-        "--out",
-        str(codex.home),
-        *options,
-    ]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": str(SOURCES), **variables},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=COMMAND_S,
-        check=False,
-    )
-    assert done.returncode == status, done.stdout
-    return done.stdout
 
 
 def read_catalog(codex: Codex) -> dict[str, Any]:
@@ -91,7 +59,7 @@ def test_codex_works_with_what_the_command_wrote(codex: Codex, tmp_path: Path, w
         tap(server.url) as wire,
     ):
         way = "--websocket" if websocket else "--no-websocket"
-        said = write_config(codex, wire.url, "--model", "small", "--model", "fake-model", way)
+        said = codex.write_config(wire.url, "--model", "small", "--model", "fake-model", way)
         assert "does not tell how many tokens fake-model holds" in said
         catalog = read_catalog(codex)
         assert list(catalog) == ["small", "fake-model"]
@@ -118,8 +86,8 @@ def test_codex_sends_the_key_that_the_command_was_told_of(codex: Codex, tmp_path
         serve_upstream(run_in_turn("echo one >> lines.txt")) as upstream,
         start_server(tmp_path, upstream=upstream.url, ANTIPHON_KEYS__ONE__SHA256=digest) as server,
     ):
-        assert "--key-env" in write_config(codex, server.url, status=1)
-        write_config(codex, server.url, "--key-env", "LAB_KEY", LAB_KEY="sk-right")
+        assert "--key-env" in codex.write_config(server.url, status=1)
+        codex.write_config(server.url, "--key-env", "LAB_KEY", LAB_KEY="sk-right")
         assert "sk-right" not in (codex.home / "config.toml").read_text()
         codex.run("Do it.", "-s", "danger-full-access", LAB_KEY="sk-right").expect_done()
     assert codex.read_lines("lines.txt") == ["one"]
@@ -132,7 +100,7 @@ def test_the_window_that_was_told_makes_codex_summarise_in_time(codex: Codex, tm
         start_server(tmp_path, upstream=upstream.url) as server,
     ):
         # Every answer of the model server counts 920 tokens, more than nine tenths.
-        write_config(codex, server.url, "--window", "1000")
+        codex.write_config(server.url, "--window", "1000")
         run = codex.run("A word?")
         assert run.status == 0, run.events
         assert all(list_tools(request) for request in upstream.asked)
@@ -154,6 +122,6 @@ def test_the_guide_s_commands_do_what_it_says(codex: Codex, tmp_path: Path) -> N
     _, *command, prompt = shlex.split(example)
     assert command[:3] == ["codex", "exec", "--skip-git-repo-check"]
     with start_server(tmp_path) as server:
-        write_config(codex, server.url)
+        codex.write_config(server.url)
         codex.run(prompt, *command[3:]).expect_done()
     assert codex.read_lines("hello.txt") == ["hello"]

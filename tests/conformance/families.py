@@ -14,11 +14,20 @@ AREAS: dict[str, tuple[str, ...]] = {
     "drops-part-": ("parts",),
     "garbles-event-": ("events",),
     "allows-": ("errors",),
+    "compaction-": (
+        "compaction",
+        "open-responses.compact-response",
+        "open-responses.compact-missing-model",
+        "websocket.compact-new-chain",
+        "endpoints.compact",
+    ),
 }
 _FORMAT = {f"fields.text.format.{name}" for name in ("type", "name", "schema", "description", "strict")}
 _MODERATION = {f"fields.moderation.{name}" for name in ("model", "policy.input", "policy.output")}
 _PROMPT = {f"fields.prompt.{name}" for name in ("id", "version", "variables")}
 _COMPACTION = {f"fields.context_management.{name}" for name in ("type", "compact_threshold")}
+#: They are told together with a threshold.
+_OURS = {"fields.antiphon.marks", "fields.antiphon.method"}
 _PARTS = {
     "parts.input_text",
     *(f"parts.input_image{name}" for name in ("", ".detail", ".file_id")),
@@ -39,20 +48,19 @@ FAILING: dict[str, set[str]] = {
         for name in (
             "background_options.completion_window",
             "background_options.continuation_id",
+            # Without its type it is refused by its name.
             "context_management.type",
-            "context_management.compact_threshold",
             "prompt_cache_options.prewarm",
             "client_metadata",
             "generate",
             "stream_id",
-            "antiphon.marks",
-            "antiphon.method",
             # The response says which tier it was, whatever was asked for.
             "service_tier",
             # Refused with the include that goes with it.
             "top_logprobs",
         )
     },
+    "ignores-field-context_management.compact_threshold": _COMPACTION,
     "ignores-field-text.format.type": {"fields.json-schema", "fields.json-object", "fields.text.format.type"},
     "ignores-field-text.format.schema": {"fields.json-schema", "fields.text.format.schema"},
     "ignores-field-prompt.id": _PROMPT,
@@ -65,8 +73,8 @@ FAILING: dict[str, set[str]] = {
     "hides-field-text.format.schema": {*_FORMAT, "fields.json-schema"},
     "hides-field-text.format.description": _FORMAT,
     "hides-field-text.format.strict": {*_FORMAT, "fields.json-schema"},
-    "hides-field-context_management.type": _COMPACTION,
-    "hides-field-context_management.compact_threshold": _COMPACTION,
+    "hides-field-context_management.type": _COMPACTION | _OURS,
+    "hides-field-context_management.compact_threshold": _COMPACTION | _OURS,
     "hides-field-prompt.id": _PROMPT,
     "hides-field-prompt.version": _PROMPT - {"fields.prompt.id"},
     "hides-field-prompt.variables": _PROMPT - {"fields.prompt.id"},
@@ -109,14 +117,34 @@ UNDECIDED: dict[str, set[str]] = {
             "background_options.continuation_id",
             "generate",
             "stream_id",
-            "antiphon.marks",
-            "antiphon.method",
         )
     },
-    "ignores-field-context_management.type": _COMPACTION,
-    "ignores-field-context_management.compact_threshold": _COMPACTION,
     # Where an answer begins is not seen over a WebSocket either.
     "garbles-event-response.created": {"events.response.steer.failed"},
+}
+
+
+#: Of the faults of compaction: what they break beside the requirement that they are named after, or instead of it.
+_COMPACT = {"compact-shape", "compact-continues", "compact-by-id", "compact-stateless", "compact-rejects"}
+_SUITE = {f"open-responses.compact-{name}" for name in ("response", "missing-model")}
+FAILING |= {
+    "compaction-trigger": {
+        f"compaction.{name}" for name in ("trigger", "trigger-stream", "trigger-websocket", "again")
+    },
+    "compaction-trigger-by-id": {"compaction.trigger-by-id", "compaction.trigger-websocket"},
+    "compaction-continues": {"compaction.continues", "compaction.trigger-by-id"},
+    "compaction-store-false": {"compaction.store-false", "compaction.trigger-websocket"},
+    "compaction-supersedes": {"compaction.supersedes", "compaction.context-drops"},
+    "compaction-broken-seal": {"compaction.broken-seal", "compaction.other-key"},
+    "compaction-compact-continues": {"compaction.compact-continues", "compaction.compact-by-id"},
+    "compaction-compact-response": {"compaction.compact-shape", "open-responses.compact-response"},
+    "compaction-compact-missing-model": {"open-responses.compact-missing-model"},
+    "compaction-compact-new-chain": {"websocket.compact-new-chain"},
+    "compaction-compact": {
+        "endpoints.compact",
+        *_SUITE,
+        *(f"compaction.{name}" for name in (*_COMPACT, "compact-nothing")),
+    },
 }
 
 

@@ -182,6 +182,7 @@ def test_refused_sampling_parameters_are_left_out_and_noted() -> None:
         "isolation.other-key",
         "isolation.conversations",
         "websocket.other-key",
+        "compaction.other-key",
         *UNSTEERED,
         "restart.kept",
     }

@@ -5,6 +5,7 @@ found by a difference.
 """
 
 from antiphon.checker import MANIFEST
+from tests.conformance.compaction_verdicts import COMPACTION_FAILING, COMPACTION_UNDECIDED
 from tests.conformance.socket_verdicts import SOCKET_FAILING, SOCKET_UNDECIDED
 
 #: Nothing can be found out about these: they answer no request, or none that is a response.
@@ -139,7 +140,6 @@ FAILING: dict[str, frozenset[str]] = {
     "errors-without-end": frozenset(
         {
             "stream.errors",
-            "items.compaction_trigger",
             "endpoints.input-tokens-rejects",
             "events.response.custom_tool_call_input.delta",
             "events.response.custom_tool_call_input.done",
@@ -169,7 +169,6 @@ FAILING: dict[str, frozenset[str]] = {
             "errors.array_above_max_length",
             "errors.missing_required_parameter",
             "endpoints.input-tokens-rejects",
-            "endpoints.compact",
             "endpoints.model",
             "endpoints.delete-model",
             "endpoints.chat-completions",
@@ -296,7 +295,6 @@ FAILING: dict[str, frozenset[str]] = {
         {
             "errors.unknown_url",
             "errors.method_not_allowed",
-            "endpoints.compact",
             "endpoints.websocket",
             "endpoints.model",
             "endpoints.delete-model",
@@ -456,7 +454,6 @@ UNDECIDED: dict[str, frozenset[str]] = {
             "events.response.code_interpreter_call.interpreting",
             "events.response.code_interpreter_call_code.delta",
             "events.response.code_interpreter_call_code.done",
-            "events.response.compaction.compacting",
             "events.response.file_search_call.completed",
             "events.response.file_search_call.in_progress",
             "events.response.file_search_call.searching",
@@ -491,14 +488,10 @@ UNDECIDED: dict[str, frozenset[str]] = {
     ),
     "ignores-unknown-fields": frozenset(
         {
-            "fields.context_management.type",
-            "fields.context_management.compact_threshold",
             "fields.background_options.completion_window",
             "fields.background_options.continuation_id",
             "fields.generate",
             "fields.stream_id",
-            "fields.antiphon.marks",
-            "fields.antiphon.method",
             "events.response.reasoning_text.delta",
             "events.response.reasoning_text.done",
         }
@@ -530,6 +523,11 @@ UNDECIDED: dict[str, frozenset[str]] = {
 UNSTEERED = frozenset(
     {"events.response.steer", "events.response.steer.accepted", "events.response.steer.pending"}
 )
-for _table, _more in ((FAILING, SOCKET_FAILING), (UNDECIDED, SOCKET_UNDECIDED)):
+for _table, _more in (
+    (FAILING, SOCKET_FAILING),
+    (UNDECIDED, SOCKET_UNDECIDED),
+    (FAILING, COMPACTION_FAILING),
+    (UNDECIDED, COMPACTION_UNDECIDED),
+):
     for _name, _ids in _more.items():
         _table[_name] = _table.get(_name, frozenset()) | _ids

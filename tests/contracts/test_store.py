@@ -242,6 +242,75 @@ def test_a_client_given_item_id_finds_its_newest_place(run: Run) -> None:
     run(scenario)
 
 
+def test_the_outcomes_of_many_rounds_come_at_once(run: Run) -> None:
+    """Ours: what a path's rounds noted is read without their items; more ids than one query takes are no matter."""
+    odd = b'{"usage":null, "x":"\xff\x01"}'
+
+    async def scenario(store: Store) -> None:
+        for number in range(1, 201):
+            await store.record(make_record(number, parent=number - 1 or None, outcome=b'{"n":%d}' % number))
+        await store.record(make_record(300, kind="items", id="items_300"))
+        await store.record(make_record(301, status="failed", outcome=odd))
+        await store.record(make_record(5, tenant="b", outcome=b'{"other":true}'))
+        assert await store.delete("a", make_id(3))
+        numbers = [7, 7, *range(1, 201), 999]
+        ids = [*map(make_id, numbers), "items_300", make_id(301), "\ud800", "", "x" * 5000]
+        assert await store.load_outcomes("a", ids) == {
+            **{make_id(n): b'{"n":%d}' % n for n in range(1, 201) if n != 3},
+            "items_300": b"{}",
+            make_id(301): odd,
+        }
+        assert await store.load_outcomes("b", ids) == {make_id(5): b'{"other":true}'}
+        assert await store.load_outcomes("c", ids) == {}
+        assert await store.load_outcomes("\ud800", ids) == {}
+        assert await store.load_outcomes("a", []) == {}
+
+    run(scenario)
+
+
+def test_tombstones_are_told_from_what_never_was(run: Run) -> None:
+    """Ours: a seal that covers something deleted dies with it; one made elsewhere names what was never here."""
+
+    async def scenario(store: Store) -> None:
+        for number in range(1, 201):
+            await store.record(make_record(number))
+        await store.record(make_record(300, id="items_300"))
+        await store.record(make_record(1, tenant="b"))
+        await store.record(make_record(2, tenant="b"))
+        gone = {make_id(1), make_id(64), make_id(65), make_id(200), "items_300"}
+        for node_id in gone:
+            assert await store.delete("a", node_id)
+        ids = [
+            *map(make_id, range(400)),
+            *map(make_id, range(400)),
+            "items_300",
+            "\ud800",
+            "",
+            "resp_1",
+        ]
+        assert await store.find_deleted("a", ids) == gone
+        assert await store.find_deleted("b", ids) == set()
+        assert await store.find_deleted("c", ids) == set()
+        assert await store.find_deleted("\ud800", ids) == set()
+        assert await store.find_deleted("a", []) == set()
+        assert await store.delete("b", make_id(2))
+        assert await store.find_deleted("b", {make_id(1), make_id(2)}) == {make_id(2)}
+
+    run(scenario)
+
+
+def test_an_item_that_was_blanked_leaves_no_tombstone(run: Run) -> None:
+    """Ours: the round that it stood in is there still."""
+
+    async def scenario(store: Store) -> None:
+        await store.record(make_record(1, outcome=b'{"kept":1}'))
+        assert await store.blank_items("a", make_id(1), [0, 1])
+        assert await store.find_deleted("a", [make_id(1)]) == set()
+        assert await store.load_outcomes("a", [make_id(1)]) == {make_id(1): b'{"kept":1}'}
+
+    run(scenario)
+
+
 def test_names_that_are_no_valid_text_are_unknown(run: Run) -> None:
     """Ours: a lone surrogate cannot have been stored, and asking for it is no failure."""
 
@@ -313,6 +382,8 @@ def test_a_closed_store_refuses_everything(run: Run) -> None:
             store.load("a", make_id(1)),
             store.load_path("a", make_id(1)),
             store.find_item("a", "x"),
+            store.load_outcomes("a", [make_id(1)]),
+            store.find_deleted("a", [make_id(1)]),
             store.delete("a", make_id(1)),
             store.blank_items("a", make_id(1), [0]),
             store.create_conversation(make_conversation(1)),

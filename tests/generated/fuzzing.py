@@ -211,7 +211,7 @@ class Fuzzer:
         choice = self._choice
         if choice.random() < 0.2:
             return choice.choice((*ODD_TEXTS, "-1", "999999999999999999999", "1e3", "True"))
-        if parameter["name"] == "after":
+        if parameter["name"] in ("after", "from", "to"):
             return choice.choice(self._ids["item"] or ["x"])
         value = self._maker.make(parameter["schema"])
         if isinstance(value, list):
@@ -222,7 +222,7 @@ class Fuzzer:
         schema = described["content"]["application/json"]["schema"]
         name = schema.get("$ref", "").rpartition("/")[2]
         self._maker.optional_share = self._choice.choice((0.05, 0.15, 0.4))
-        if name not in ("CreateRequest", "CountRequest"):
+        if name not in ("CreateRequest", "CountRequest", "CompactRequest"):
             return self._maker.make(schema)
         share = self._choice.choice((0.02, 0.05, 0.05, 0.15, 0.5))
         chances: dict[str, float] = {"other": share, "model": 1.0, "input": 0.97, "tools": 0.3, "stream": 0.5}

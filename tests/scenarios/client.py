@@ -202,6 +202,12 @@ def _check_answer(method: str, path: str, reply: Reply, raw: bytes, echoed: froz
         strict.check_page(body, echoed)
     elif route.endswith("/input_tokens"):
         strict.check_count(body)
+    elif route == "/v1/responses/compact" and method == "POST":
+        strict.check_compacted(body)
+    elif route == "/v1/items":
+        strict.check_page(body, echoed)
+    elif route.startswith("/v1/items/"):
+        strict.check_listed_item({key: body[key] for key in body if key not in echoed})
     elif route.endswith("/window"):
         strict.check_window(body)
     elif route.startswith("/v1/responses"):

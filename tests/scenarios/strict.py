@@ -22,7 +22,15 @@ EXTRA_ERROR_CODES = frozenset(
     {"context_length_exceeded", "insufficient_quota", "server_is_overloaded", "compaction_failed"}
 )
 #: What our own response key may hold.
-EXTENSION_KEYS = frozenset({"warnings", "usage_untold", "dropped", "dropped_count", "dropped_tokens"})
+EXTENSION_KEYS = frozenset(
+    {"warnings", "usage_untold", "dropped", "dropped_count", "dropped_tokens", "compaction"}
+)
+#: What each compaction pass tells, and what it may tell.
+PASS_KEYS = frozenset(
+    {"reason", "rungs", "tokens_before", "tokens_after", "model_calls", "repairs", "summary", "removed"}
+    | {"removed_count", "removed_tokens"}
+)
+OPTIONAL_PASS_KEYS = frozenset({"usage", "omitted", "kept_by_client", "refused"})
 #: Keys that the API always sends, although the package's types allow their absence.
 ALWAYS_SENT = frozenset(
     [
@@ -201,6 +209,20 @@ def check_count(members: Mapping[str, Any]) -> None:
     _check(sdk.InputTokenCountResponse, rest, "input_tokens")
 
 
+def check_compacted(members: Mapping[str, Any]) -> None:
+    """A window made smaller: user messages, which the package's class does not foresee, then one compaction item."""
+    rest = {key: members[key] for key in members if key != "antiphon"}
+    *messages, last = members["output"]
+    for position, item in enumerate(messages):
+        check_listed_item(item, f"output[{position}]")
+        assert (item["type"], item["role"]) == ("message", "user"), f"output[{position}]: {item!r}"
+    assert last["type"] == "compaction", f"the last item of the output is {last!r}"
+    assert type(members["created_at"]) is int, f"created_at: {members['created_at']!r}"
+    _check(sdk.CompactedResponse, {**rest, "output": [last]}, "compacted")
+    ids = [item["id"] for item in members["output"]]
+    assert len(ids) == len(set(ids)), f"an id stands twice in the output: {ids}"
+
+
 def check_window(members: Mapping[str, Any]) -> None:
     """Our own report: every item of the path, with tokens where it was shown and a reason where it was not.
 
@@ -295,6 +317,13 @@ def _check_extension(extension: Any, where: str) -> None:
     assert isinstance(extension, dict), f"{where}.antiphon: {extension!r}"
     assert extension, f"{where}.antiphon is empty; then it is absent"
     assert set(extension) <= EXTENSION_KEYS, f"{where}.antiphon: {sorted(extension)}"
+    if "compaction" in extension:
+        assert set(extension["compaction"]) == {"passes"}, extension["compaction"]
+        assert extension["compaction"]["passes"], f"{where}.antiphon.compaction tells of no pass"
+        for each in extension["compaction"]["passes"]:
+            assert set(each) >= PASS_KEYS, f"{where}: a pass without {sorted(PASS_KEYS - set(each))}"
+            assert set(each) <= PASS_KEYS | OPTIONAL_PASS_KEYS, f"{where}: a pass with {sorted(each)}"
+            assert each["removed_count"] >= len(each["removed"])
     for warning in extension.get("warnings", []):
         assert set(warning) == {"code", "message"}
         assert warning["code"]

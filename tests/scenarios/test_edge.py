@@ -3,14 +3,12 @@
 import asyncio
 import gzip
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 
-from antiphon.server.routes import UNSERVED
 from tests.scenarios.client import StrictClient, read_text
 from tests.scenarios.serving import serve
 
@@ -240,22 +238,6 @@ def test_a_request_without_a_route_is_told_so(
         assert answer.headers.get("allow") == allow
         assert answer.error["code"] == code
         assert answer.error["type"] == "invalid_request_error"
-
-    run(tmp_path, story)
-
-
-@pytest.mark.parametrize(
-    ("method", "path"), [(method, path) for methods, path, _ in UNSERVED for method in methods]
-)
-def test_an_endpoint_that_is_not_served_yet_says_so(tmp_path: Path, method: str, path: str) -> None:
-    """Ours: whoever knows the API is not sent to look for a typo."""
-
-    async def story(client: StrictClient) -> None:
-        answer = await client.send(method, re.sub(r"\{(\w+)\}", r"some_\1", path))
-        assert answer.status == 404, answer.body
-        assert answer.error["code"] == "unknown_url"
-        assert "this endpoint of the API is not served yet" in answer.error["message"]
-        assert "typos" not in answer.error["message"]
 
     run(tmp_path, story)
 

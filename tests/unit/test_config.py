@@ -272,7 +272,7 @@ def test_every_problem_names_its_place_and_its_remedy(tmp_path: Path, text: str,
     [
         ("ANTIPHON_SERVR__PORT", ["names no setting", "Did you mean ANTIPHON_SERVER__PORT?"]),
         ("ANTIPHON_UPSTREAM__URL", ["names no setting", "ANTIPHON_ENDPOINTS__NAME__KEY"]),
-        ("ANTIPHON_XYZ__FOO", ["names no setting", "There are: endpoints"]),
+        ("ANTIPHON_XYZ__FOO", ["names no setting", "There are: compaction, endpoints"]),
         ("ANTIPHON_SERVER__PROT", ["server.prot", '"port"']),
         ("ANTIPHON_SERVER__PORT", ["server.port", '"x"']),
         ("ANTIPHON_ENDPOINTS__URL", ["ANTIPHON_ENDPOINTS__NAME__KEY"]),

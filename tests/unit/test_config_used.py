@@ -10,6 +10,7 @@ from antiphon.config.settings import NAMED_SECTIONS, SINGLE_SECTIONS, list_field
 SOURCE = Path(antiphon.__file__).parent
 #: Settings that the configuration itself resolves, and the field in which the rest of the code finds the result.
 RESOLVED = {
+    ("compaction", "prompt_file"): "prompt",
     ("endpoints", "key_env"): "key",
     ("models", "system_prompt_file"): "system_prompt",
     ("seal", "keys_env"): "keys",

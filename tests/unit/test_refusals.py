@@ -17,10 +17,8 @@ ASKING: dict[str, dict[str, Any]] = {
     "prompt": {"prompt": {"id": "pmpt_1"}},
     "moderation": {"moderation": {"model": "m"}},
     "background_options": {"background_options": {"completion_window": "2h"}},
-    "context_management": {"context_management": [{"type": "compaction", "compact_threshold": 1000}]},
     "image": {"image": {"context_compression": "enabled"}},
     "access_programs": {"access_programs": {"cyber": "standard"}},
-    "antiphon": {"antiphon": {"method": "summary"}},
     "reasoning.context": {"reasoning": {"context": "current_turn"}},
     "reasoning.mode": {"reasoning": {"mode": "pro"}},
     "prompt_cache_options.prewarm": {"prompt_cache_options": {"prewarm": True}},
@@ -31,9 +29,6 @@ ASKING: dict[str, dict[str, Any]] = {
 #: Items that a chat model cannot be told of.
 UNTOLD = {
     "code_interpreter_call",
-    "compaction",
-    "compaction_summary",
-    "compaction_trigger",
     "computer_call",
     "computer_call_output",
     "file_search_call",

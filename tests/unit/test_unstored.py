@@ -2,6 +2,8 @@
 
 import asyncio
 
+import msgspec
+
 from antiphon.engine.unstored import HeldRound, LaneRounds, UnstoredMemory, UnstoredRounds
 from antiphon.engine.windows import Step, Window, WindowCache, extend, start_window
 from antiphon.store import Record
@@ -25,7 +27,9 @@ def make_record(name: str, parent: str | None = None, *, input_bytes: int = 2, m
         instructions=b"i" * more,
         tools=b"t" * more,
         settings=b"s" * more,
-        outcome=b"o" * more,
+        outcome=msgspec.json.encode(
+            {"u": [1, 2], "w": [["code", "o" * more]], "m": {f"call_{name}": "keep"}}
+        ),
         client_ids=((f"own_{name}", 0), ("shared", 0)),
     )
 
@@ -153,3 +157,39 @@ def test_a_long_chain_is_let_go_at_once() -> None:
     assert rounds.find("resp_0") is not None
     rounds.close()
     assert (memory.size_bytes, rounds.find("resp_0")) == (0, None)
+
+
+def test_outcomes_come_from_what_is_held_and_from_the_store_below() -> None:
+    """Ours: a path may begin in the store; of a held round that was continued, the marks are left."""
+    memory = UnstoredMemory(MEGABYTE)
+    rounds = open_rounds(memory)
+    stored = msgspec.structs.replace(make_record("resp_stored"), outcome=b'{"u":[1,2]}')
+    shadowed = msgspec.structs.replace(make_record("resp_0"), outcome=b'{"r":"another"}')
+    for record in (stored, shadowed):
+        asyncio.run(rounds.store.record(record))
+    say(rounds, "a", "resp_0", "resp_stored")
+    say(rounds, "a", "resp_1", "resp_0")
+    line = LaneRounds(rounds, "b", rounds.find_tip("resp_1"))
+    ids = ["resp_stored", "resp_0", "resp_1", "resp_2"]
+    assert asyncio.run(line.load_outcomes(TENANT, ids)) == {
+        "resp_stored": b'{"u":[1,2]}',
+        "resp_0": b'{"m":{"call_resp_0":"keep"}}',
+        "resp_1": make_record("resp_1").outcome,
+    }
+    assert asyncio.run(line.load_outcomes("other", ids)) == {}
+    rounds.forget("a")
+    assert rounds.find("resp_0") is None
+    told = asyncio.run(line.load_outcomes(TENANT, {"resp_0", "resp_1"}))
+    assert told == {"resp_0": b'{"m":{"call_resp_0":"keep"}}', "resp_1": make_record("resp_1").outcome}
+
+
+def test_what_is_held_was_never_deleted() -> None:
+    """Ours: only the store has tombstones."""
+    rounds = open_rounds(UnstoredMemory(MEGABYTE))
+    for name in ("resp_stored", "resp_gone"):
+        asyncio.run(rounds.store.record(make_record(name)))
+    assert asyncio.run(rounds.store.delete(TENANT, "resp_gone"))
+    line = say(rounds, None, "resp_0", "resp_stored")
+    ids = ["resp_stored", "resp_gone", "resp_0", "resp_unknown"]
+    assert asyncio.run(line.find_deleted(TENANT, ids)) == {"resp_gone"}
+    assert asyncio.run(line.find_deleted("other", ids)) == set()

@@ -10,6 +10,7 @@ from antiphon.backends import Ask
 from antiphon.backends.chat_completions.transcript import transcribe
 from antiphon.backends.scripted import ScriptedBackend
 from antiphon.context import Profile
+from antiphon.context.rows import Row, Rung
 from antiphon.context.window_report import WindowReport, WindowTokens, find_reason
 from antiphon.engine.catalog import Target
 from antiphon.engine.counting import TokenCounter
@@ -94,6 +95,10 @@ def render(path: list[Node], target: Target, dropped: frozenset[str]) -> Ask:
         if getattr(item.value, "status", None) != "incomplete"
         and getattr(item.value, "id", None) not in dropped
     ]
+    return render_items(shown, target)
+
+
+def render_items(shown: list[Item], target: Target) -> Ask:
     segment = target.backend.transcribe(shown, target.profile, at_start=True)
     return Ask(
         model=target.model,
@@ -108,12 +113,19 @@ def report(
     target: Target,
     outcome: StoredOutcome | None = None,
     path: list[Node] | None = None,
+    *,
+    output: bytes | None = None,
     **more: Any,
 ) -> WindowReport:
     outcome = outcome or StoredOutcome()
     path = path or make_path()
     counter = TokenCounter(lambda: Tokenizer("words", lambda text: len(text.split()), limit_chars=10_000))
-    ask = render(path, target, frozenset(item_id for item_id, _, _ in outcome.dropped))
+    if "prompt" in more:
+        ask = render_items([row.item for row in more["prompt"]], target)
+    else:
+        ask = render(path, target, frozenset(item_id for item_id, _, _ in outcome.dropped))
+    if output is not None:
+        path = [*path[:-1], msgspec.structs.replace(path[-1], output=output)]
     try:
         return asyncio.run(
             build_window_report(
@@ -229,6 +241,194 @@ def test_a_long_path_is_estimated_even_where_the_backend_counts() -> None:
     found = report(make_target(ScriptedBackend()), path=path)
     assert (found.counted_by, found.input_tokens.exact) == ("estimate", True)
     assert total(found) == found.input_tokens.counted
+
+
+# What a compaction did
+
+SEALED = {"type": "compaction", "id": "cmp_1", "encrypted_content": "c2VhbA"}
+SUMMARY = say("user", "They looked at a door.")
+LONG_OUTPUT = {**OUTPUT, "id": "fco_1", "output": "a red door " * 30}
+ELIDED = {**LONG_OUTPUT, "output": "[left out: fco_1]"}
+
+
+def make_row(item: dict[str, Any], item_id: str, node: str = "resp_aa", replaced: Rung | None = None) -> Row:
+    raw = msgspec.json.encode(item)
+    return Row(id=item_id, item=decode_stored_item(raw), node=node, replaced=replaced)
+
+
+def make_compacted_path() -> list[Node]:
+    """A question, a call with its long result, a compaction of that, and one question more."""
+    return [
+        Node(
+            id="resp_aa",
+            parent=None,
+            input=encode(say("developer", "Be kind."), say("user", "What is there?")),
+            output=encode(CALL),
+        ),
+        Node(id="resp_bb", parent="resp_aa", input=encode(LONG_OUTPUT), output=encode(SEALED)),
+        Node(id="resp_cc", parent="resp_bb", input=encode(say("user", "And then?"))),
+    ]
+
+
+def make_summary_prompt() -> list[Row]:
+    """The first question is kept as it was; what stands for the rest is one message."""
+    return [
+        make_row(say("developer", "Be kind."), "msg_aa0000"),
+        make_row(say("user", "What is there?"), "msg_aa0001"),
+        make_row(SUMMARY, "cmp_1", "resp_bb", "summary"),
+        make_row(say("user", "And then?"), "msg_cc0000", "resp_cc"),
+    ]
+
+
+SUMMARISED: dict[str, Rung] = dict.fromkeys(("msg_aa0001", "fc_1", "fco_1"), "summary")
+
+
+@pytest.mark.parametrize("backend", [ScriptedBackend, MuteBackend])
+def test_what_a_summary_stands_for_is_told_with_what_that_freed(backend: type[ScriptedBackend]) -> None:
+    """Design, the window: what a plan removes is listed; what it kept as it was is shown, and no removal."""
+    found = report(
+        make_target(backend()),
+        path=make_compacted_path(),
+        superseded=SUMMARISED,
+        prompt=make_summary_prompt(),
+    )
+    assert [(row.id, row.shown, row.reason, row.rung) for row in found.items] == [
+        ("msg_aa0000", True, msgspec.UNSET, msgspec.UNSET),
+        ("msg_aa0001", True, msgspec.UNSET, msgspec.UNSET),
+        ("fc_1", False, "compacted", "summary"),
+        ("fco_1", False, "compacted", "summary"),
+        ("cmp_1", True, msgspec.UNSET, "summary"),
+        ("msg_cc0000", True, msgspec.UNSET, msgspec.UNSET),
+    ]
+    rows = {row.id: row for row in found.items}
+    assert (rows["cmp_1"].type, rows["cmp_1"].role) == ("compaction", msgspec.UNSET)
+    assert all((row.tokens > 0) == row.shown for row in found.items)
+    freed = rows["fco_1"].removed_tokens
+    assert isinstance(freed, int)
+    assert freed >= 90
+    assert [row.id for row in found.items if row.removed_tokens is not msgspec.UNSET] == ["fc_1", "fco_1"]
+    assert total(found) == found.input_tokens.counted
+
+
+def test_what_is_shown_shortened_names_the_rung_and_has_the_tokens_of_what_is_shown() -> None:
+    """Ours: a compaction without a summary is shown by the items that it holds."""
+    prompt = [
+        make_row(say("developer", "Be kind."), "msg_aa0000"),
+        make_row(say("user", "What is there?"), "msg_aa0001"),
+        make_row(CALL, "fc_1"),
+        make_row(ELIDED, "fco_1", "resp_bb", "elide"),
+        make_row(say("user", "And then?"), "msg_cc0000", "resp_cc"),
+    ]
+    found = report(
+        make_target(ScriptedBackend()),
+        path=make_compacted_path(),
+        superseded=SUMMARISED,
+        replaced={"fco_1": "elide"},
+        prompt=prompt,
+    )
+    rows = {row.id: row for row in found.items}
+    assert (rows["fco_1"].shown, rows["fco_1"].rung, rows["fco_1"].reason) == (True, "elide", msgspec.UNSET)
+    assert 0 < rows["fco_1"].tokens < 15
+    freed = rows["fco_1"].removed_tokens
+    assert isinstance(freed, int)
+    assert freed >= 80
+    assert (rows["cmp_1"].shown, rows["cmp_1"].reason, rows["cmp_1"].tokens) == (False, "opened", 0)
+    assert (rows["fc_1"].shown, rows["fc_1"].rung) == (True, msgspec.UNSET)
+    assert total(found) == found.input_tokens.counted
+
+
+def test_what_a_compaction_brought_along_stands_before_it() -> None:
+    """Ours: a client that holds its history sends items that no path of this server has."""
+    path = [Node(id="resp_cc", parent=None, input=encode(SEALED, say("user", "And then?")))]
+    prompt = [
+        make_row(say("user", "What is there?"), "msg_elsewhere", ""),
+        make_row(SUMMARY, "cmp_1", "resp_cc", "summary"),
+        make_row(ELIDED, "fco_1", "resp_bb", "elide"),
+        make_row(say("user", "And then?"), "msg_cc0001", "resp_cc"),
+    ]
+    found = report(make_target(ScriptedBackend()), path=path, prompt=prompt)
+    assert [(row.id, row.node, row.shown, row.rung) for row in found.items] == [
+        ("msg_elsewhere", "", True, msgspec.UNSET),
+        ("fco_1", "resp_bb", True, "elide"),
+        ("cmp_1", "resp_cc", True, "summary"),
+        ("msg_cc0001", "resp_cc", True, msgspec.UNSET),
+    ]
+    assert total(found) == found.input_tokens.counted
+
+
+def test_a_compaction_of_the_response_s_own_stands_at_the_end() -> None:
+    """Ours: a response that was compacted before it was answered was asked with its own compaction."""
+    path = [
+        *make_compacted_path()[:2],
+        Node(id="resp_cc", parent="resp_bb", input=encode(say("user", "So?"))),
+    ]
+    own = {**SEALED, "id": "cmp_2"}
+    prompt = [
+        make_row(say("developer", "Be kind."), "msg_aa0000"),
+        make_row(SUMMARY, "cmp_2", "resp_cc", "summary"),
+        make_row(say("user", "So?"), "msg_cc0000", "resp_cc"),
+    ]
+    superseded = {**SUMMARISED, "cmp_1": "summary", "msg_cc0000": "summary"}
+    found = report(
+        make_target(ScriptedBackend()),
+        path=path,
+        output=encode(own, say("assistant", "Well.")),
+        superseded=superseded,
+        prompt=prompt,
+    )
+    assert [(row.id, row.shown) for row in found.items] == [
+        ("msg_aa0000", True),
+        ("msg_aa0001", False),
+        ("fc_1", False),
+        ("fco_1", False),
+        ("cmp_1", False),
+        ("msg_cc0000", True),
+        ("cmp_2", True),
+    ]
+
+
+def test_a_half_pair_that_the_prompt_does_not_hold_was_left_out() -> None:
+    """Ours: a path that things were deleted from is mended; the report says so."""
+    prompt = [
+        make_row(say("developer", "Be kind."), "msg_aa0000"),
+        make_row(say("user", "What is there?"), "msg_aa0001"),
+        make_row(say("user", "And then?"), "msg_bb0001", "resp_bb"),
+    ]
+    found = report(make_target(ScriptedBackend(), reasoning_field="none"), prompt=prompt)
+    assert {row.id: row.reason for row in found.items if not row.shown} == {
+        "rs_1": "reasoning_not_sent",
+        "fc_1": "pair_deleted",
+        "fc_2": "unfinished_call",
+        "fc_bb0000": "pair_deleted",
+    }
+
+
+def test_without_the_prompt_s_rows_the_rungs_are_told_all_the_same() -> None:
+    """Ours: what stands for an item, and what stands in its place, can be told by ids alone."""
+    path = make_path()
+    shown = [*path[:-1], Node(id="resp_bb", parent="resp_aa", input=encode(say("user", "And then?")))]
+    ask = render(shown, make_target(MuteBackend()), frozenset())
+    counter = TokenCounter(lambda: Tokenizer("words", lambda text: len(text.split()), limit_chars=10_000))
+    try:
+        found = asyncio.run(
+            build_window_report(
+                make_record(StoredOutcome(), path),
+                path,
+                ask=ask,
+                target=make_target(MuteBackend()),
+                counter=counter,
+                make_system=make_system,
+                superseded={"fc_bb0000": "summary", "msg_bb0001": "summary"},
+                replaced={"msg_bb0001": "cut"},
+            )
+        )
+    finally:
+        counter.close()
+    told = {row.id: (row.shown, row.reason, row.rung) for row in found.items if row.rung is not msgspec.UNSET}
+    assert told == {
+        "fc_bb0000": (False, "compacted", "summary"),
+        "msg_bb0001": (True, msgspec.UNSET, "cut"),
+    }
 
 
 @pytest.mark.parametrize(

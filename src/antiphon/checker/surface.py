@@ -28,12 +28,15 @@ POST /responses/{id}/cancel|GET /responses/{id}/input_items|POST /responses/comp
 WebSocket /responses|POST /conversations|GET /conversations/{id}|POST /conversations/{id}|DELETE /conversations/{id}
 POST /conversations/{id}/items|GET /conversations/{id}/items|GET /conversations/{id}/items/{item_id}
 DELETE /conversations/{id}/items/{item_id}|GET /models|GET /models/{model}|DELETE /models/{model}
-POST /chat/completions|GET /responses/{id}/window|GET /openapi.json|GET /health|GET /ready
+POST /chat/completions|GET /responses/{id}/window|GET /items|GET /items/{item_id}|GET /openapi.json|GET /health
+GET /ready
 """
 #: Endpoints that are not the API's but ours; another server has no need of them.
 OURS: Final = frozenset(
     {
         "endpoint:GET /responses/{id}/window",
+        "endpoint:GET /items",
+        "endpoint:GET /items/{item_id}",
         "endpoint:GET /openapi.json",
         "endpoint:GET /health",
         "endpoint:GET /ready",

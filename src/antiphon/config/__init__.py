@@ -3,6 +3,7 @@
 The only reader of the environment. It knows names, types and cross-references, not what a setting does.
 """
 
+from antiphon.config.compaction import CompactionSettings
 from antiphon.config.gathering import ConfigError, Problem
 from antiphon.config.loading import (
     UserFolders,
@@ -40,6 +41,7 @@ from antiphon.config.showing import SETTINGS, Setting, describe_config, render_s
 
 __all__ = [
     "SETTINGS",
+    "CompactionSettings",
     "Config",
     "ConfigError",
     "EndpointSettings",

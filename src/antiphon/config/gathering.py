@@ -57,7 +57,7 @@ KEY_REMEDY = 'Only its SHA-256 is configured: sha256 = "64 DIGITS", made with: p
 #: What people call a key in [keys.NAME].
 KEY_WORDS = frozenset({"key", "api_key", "secret", "token", "password", "value"})
 #: How many names there may be to be listed all, and how many of more are.
-LISTED_WHOLE, LISTED_NEAREST = 12, 5
+LISTED_WHOLE, LISTED_NEAREST = 16, 5
 #: How alike a word must be to what it is taken for.
 LIKENESS = 0.6
 
@@ -354,6 +354,7 @@ def _describe_bound(meta: msgspec.Meta) -> str:
     low = "" if meta.gt is None else f" above {meta.gt}"
     low = low if meta.ge is None else f" of at least {meta.ge}"
     high = f" up to {meta.le}" if meta.le is not None else ""
+    high = high if meta.lt is None else f" below {meta.lt}"
     return low + (f" and{high}" if low and high else high)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from antiphon.backends.profiles import PROFILES
+from antiphon.config.compaction import PROMPT_FILE_BYTES, CompactionSettings, find_share_problems
 from antiphon.config.gathering import KEY_REMEDY, ConfigError, Loader, render_value, suggest
 from antiphon.config.settings import (
     NAMED_SECTIONS,
@@ -93,6 +94,7 @@ def load_config(
     seal = _finish_seal(loader, sections["seal"], environ)
     search = _finish_search(loader, sections["search"], environ)
     mcp, fetch = _finish_hosts(sections["mcp"]), _finish_hosts(sections["fetch"])
+    compaction = _finish_compaction(loader, sections["compaction"], models)
     if loader.problems:
         raise ConfigError(loader.problems)
     return Config(
@@ -104,6 +106,7 @@ def load_config(
         search=search,
         mcp=mcp,
         fetch=fetch,
+        compaction=compaction,
         endpoints=endpoints,
         models=models,
         profiles=named["profiles"],
@@ -225,6 +228,30 @@ def _finish_hosts(section: Any) -> Any:
     return msgspec.structs.replace(section, hosts=tuple(host.strip().lower() for host in section.hosts))
 
 
+def _finish_compaction(
+    loader: Loader, compaction: CompactionSettings, models: Mapping[str, ModelSettings]
+) -> CompactionSettings:
+    place = ("compaction", "model")
+    if compaction.model and compaction.model not in models:
+        remedy = suggest(compaction.model, list(models)) + " Or add" if models else "Add"
+        problem = f"There is no model {render_value(compaction.model)} under [models]."
+        _fail_field(loader, place, problem, f"{remedy} [models.{compaction.model}].")
+    for found in find_share_problems(compaction):
+        _fail_field(loader, ("compaction", found.key), found.problem, found.remedy)
+    if "policy" not in {path[-1] for path in loader.values if path[0] == "compaction"}:
+        for name, model in models.items():
+            if model.compact_threshold is not None and model.compaction is None:
+                problem = (
+                    "Nothing goes by it: responses of this model are compacted only where they ask for it."
+                )
+                remedy = f'Set models.{name}.compaction = "auto", or remove it.'
+                _fail_field(loader, ("models", name, "compact_threshold"), problem, remedy)
+    path = ("compaction", "prompt_file")
+    file = _find_path(loader, path, compaction.prompt_file)
+    prompt = _read_text(loader, path, file, PROMPT_FILE_BYTES) if file is not None else ""
+    return msgspec.structs.replace(compaction, prompt=prompt, prompt_file=str(file) if file else "")
+
+
 def _finish_endpoint(
     loader: Loader, endpoint: EndpointSettings, environ: Mapping[str, str], profiles: Mapping[str, Any]
 ) -> EndpointSettings:
@@ -300,15 +327,7 @@ def _finish_model(
     _check_reference(loader, (*place, "profile"), model.profile, profiles)
     path = (*place, "system_prompt_file")
     file = _find_path(loader, path, model.system_prompt_file)
-    prompt = ""
-    if file is not None:
-        try:
-            prompt = file.read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError:
-            _fail_field(loader, path, f"{file} is not UTF-8 text.", "Save it as UTF-8.")
-        except OSError as error:
-            problem = f"{file} cannot be read: {error.strerror}."
-            _fail_field(loader, path, problem, "Give a readable file.")
+    prompt = _read_text(loader, path, file) if file is not None else ""
     return msgspec.structs.replace(
         model,
         model=model.model or model.alias,
@@ -350,6 +369,24 @@ def _find_path(loader: Loader, path: tuple[str, ...], name: str) -> Path | None:
         _fail_field(loader, path, f"There is no file {found}.", "Give the path of a file that exists.")
         return None
     return found
+
+
+def _read_text(loader: Loader, path: tuple[str, ...], file: Path, max_bytes: int | None = None) -> str:
+    """A text file that a setting names, without the space around it; "" where it cannot be used."""
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read() if max_bytes is None else opened.read(max_bytes + 1)
+        if max_bytes is not None and len(raw) > max_bytes:
+            _fail_field(loader, path, f"{file} is larger than {max_bytes} bytes.", "Shorten it.")
+            return ""
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        _fail_field(loader, path, f"{file} is not UTF-8 text.", "Save it as UTF-8.")
+        return ""
+    except OSError as error:
+        _fail_field(loader, path, f"{file} cannot be read: {error.strerror}.", "Give a readable file.")
+        return ""
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
 def _fail_field(loader: Loader, path: tuple[str, ...], problem: str, remedy: str) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from antiphon.config.compaction import THRESHOLD_TOKENS, CompactionSettings, Policy
 from antiphon.context import Profile
 
 MIB = 1024 * 1024
@@ -425,6 +426,20 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     system_prompt_file: Annotated[
         str, Meta(description="Text file that is put before every request's instructions.")
     ] = ""
+    compaction: Annotated[
+        Policy | None,
+        Meta(
+            description="Whether a response of this model that did not ask for it is compacted too, when its prompt is "
+            "due; unset: as `compaction.policy` says."
+        ),
+    ] = None
+    compact_threshold: Annotated[
+        Annotated[int, Meta(ge=THRESHOLD_TOKENS)] | None,
+        Meta(
+            description="Tokens over which a prompt of this model is due to be compacted where its policy is `auto`; "
+            "unset: at `compaction.at_share` of its window, and never later than that."
+        ),
+    ] = None
     system_prompt: str = ""
 
 
@@ -469,6 +484,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     search: SearchSettings = SearchSettings()
     mcp: McpSettings = McpSettings()
     fetch: FetchSettings = FetchSettings()
+    compaction: CompactionSettings = CompactionSettings()
     endpoints: dict[str, EndpointSettings] = {}
     models: dict[str, ModelSettings] = {}
     profiles: dict[str, Profile] = {}
@@ -500,6 +516,7 @@ SINGLE_SECTIONS: dict[str, type[msgspec.Struct]] = {
     "search": SearchSettings,
     "mcp": McpSettings,
     "fetch": FetchSettings,
+    "compaction": CompactionSettings,
 }
 NAMED_SECTIONS: dict[str, type[msgspec.Struct]] = {
     "endpoints": EndpointSettings,
@@ -531,6 +548,11 @@ PROFILE_SENTENCES = {
     "json_object": "How `text.format` json_object is told: as itself, or as the schema of any object.",
     "verbosity": "Whether `text.verbosity` has a field upstream.",
     "stream_usage": "Whether `stream_options.include_usage` may be sent.",
+    "takes_schema_with_tools": "Whether an answer can be constrained by a JSON schema while tools are offered; a "
+    "summary that is asked for behind the whole prompt is, where it can be.",
+    "forces_tool_cached": "Whether a call can be forced of one more tool, behind all others, while the prompt's prefix "
+    "stays cached; a summary is then asked for as such a call. Servers that tell tools before the messages lose the "
+    "prefix (llama.cpp was measured to).",
     "hints": "Request hints that the server understands and that are passed on.",
 }
 

@@ -56,5 +56,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     verbosity: bool = False
     #: Whether `stream_options.include_usage` may be sent.
     stream_usage: bool = True
+    #: Whether an answer can be constrained by a JSON schema while tools are offered.
+    takes_schema_with_tools: bool = True
+    #: Whether a call can be forced of a tool that stands behind all others without the prompt's prefix losing its
+    #: place in the server's cache. Servers that tell tools before the messages lose it.
+    forces_tool_cached: bool = False
     #: Request hints that the server understands and that are passed on by these names.
     hints: tuple[Hint, ...] = ()

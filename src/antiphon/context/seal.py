@@ -30,10 +30,11 @@ _HEAD_BYTES: Final = 2
 _KEY_ID: Final = re.compile(r"[a-z0-9]{1,32}")
 
 SealKind: TypeAlias = Literal["reasoning", "compaction"]
-SealReason: TypeAlias = Literal["damaged", "foreign", "unknown_key", "unknown_version", "too_large"]
+SealReason: TypeAlias = Literal["damaged", "deleted", "foreign", "unknown_key", "unknown_version", "too_large"]
 #: What is told of each reason. "damaged" also stands for a seal of another tenant or kind.
 REASONS: Final[dict[SealReason, str]] = {
     "damaged": "Encrypted content could not be decrypted or parsed.",
+    "deleted": "It covers something that was deleted.",
     "foreign": "It was not sealed by this server.",
     "unknown_key": "It was sealed with a key that this server does not have.",
     "unknown_version": "It was sealed by another version of this server.",

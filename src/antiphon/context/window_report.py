@@ -1,7 +1,7 @@
 """What a model saw of a path: the answer of `GET /v1/responses/{id}/window`.
 
 Knows nothing of how it is found out. Invariant: every item of the path is listed, in order, shown or not, and one that
-was not shown says why. What removes or replaces items in other ways adds a reason, and names itself in `rung`.
+was not shown says why; one that a compaction removed or shortened names the rung that did.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -9,13 +9,15 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from antiphon.context.rows import Rung
 from antiphon.context.truncation import DroppedItem
 from antiphon.protocol.items import Item, Message, is_call
 
 #: `backend`: by the backend's own tokenizer; `estimate`: by ours, scaled to the whole prompt's count.
 CountedBy: TypeAlias = Literal["backend", "estimate"]
 #: Why an item was not shown: there was no room; the call was cut off; the model takes no earlier reasoning; what it
-#: holds was told as tools, or as a setting; the backend's form has nothing for it; or it was left out of a mended path.
+#: holds was told as tools, or as a setting; the backend's form has nothing for it; it was left out of a mended path;
+#: a compaction stands for it; or it is a compaction without a summary, in whose place stand the items that it holds.
 Reason: TypeAlias = Literal[
     "dropped",
     "unfinished_call",
@@ -24,6 +26,8 @@ Reason: TypeAlias = Literal[
     "told_as_setting",
     "not_transcribed",
     "pair_deleted",
+    "compacted",
+    "opened",
 ]
 PartKind: TypeAlias = Literal["server_prompt", "instructions", "tools"]
 
@@ -38,7 +42,7 @@ _UNTOLD_REASONS: Final[dict[str, Reason]] = {
 
 
 class WindowItem(msgspec.Struct, kw_only=True):
-    """One item of the path; `node` is the response that it came with.
+    """One item; `node` is the response that it came with, empty for one that a compaction brought and nothing stores.
 
     An item that is not shown has no tokens, but for one that was dropped: those that the response told.
     """
@@ -50,8 +54,10 @@ class WindowItem(msgspec.Struct, kw_only=True):
     tokens: int = 0
     shown: bool = True
     reason: Reason | UnsetType = UNSET
-    #: What of the ladder touched the item; absent while nothing did.
-    rung: str | UnsetType = UNSET
+    #: What of the ladder removed or shortened the item; absent where nothing did.
+    rung: Rung | UnsetType = UNSET
+    #: About how many tokens that freed, beside what is shown of it.
+    removed_tokens: int | UnsetType = UNSET
 
 
 class WindowPart(msgspec.Struct, kw_only=True):
@@ -104,7 +110,9 @@ def find_reason(item: Item, *, dropped: bool, transcribed: bool) -> Reason | Non
     return _UNTOLD_REASONS.get(item.type, "not_transcribed")
 
 
-def describe_item(item: Item, item_id: str, node_id: str, reason: Reason | None) -> WindowItem:
+def describe_item(
+    item: Item, item_id: str, node_id: str, reason: Reason | None, rung: Rung | None = None
+) -> WindowItem:
     """The row of an item, without its tokens."""
     return WindowItem(
         id=item_id,
@@ -113,4 +121,5 @@ def describe_item(item: Item, item_id: str, node_id: str, reason: Reason | None)
         node=node_id,
         shown=reason is None,
         reason=reason if reason is not None else UNSET,
+        rung=rung if rung is not None else UNSET,
     )

@@ -3,6 +3,7 @@
 from antiphon.backends import Relayed
 from antiphon.engine.background import BackgroundSettings
 from antiphon.engine.catalog import Alias, Catalog
+from antiphon.engine.compaction_settings import CompactionSettings
 from antiphon.engine.connection import Connection
 from antiphon.engine.contents import ContentReader
 from antiphon.engine.counting import TokenCounter
@@ -19,6 +20,7 @@ __all__ = [
     "Alias",
     "BackgroundSettings",
     "Catalog",
+    "CompactionSettings",
     "Connection",
     "ContentReader",
     "EncodedEvent",

@@ -215,6 +215,25 @@ class Assembler:
         if self.outcome is None:
             self.outcome = Outcome(status="completed", usage=BackendUsage(0, 0, 0, 0, 0))
 
+    def add_compaction(self, item: bytes, opening: bytes) -> None:
+        """A compaction item, made here and whole; it begins as `opening` says."""
+        self._close_calls()
+        self._close("completed")
+        name = name_own(self._make_item_id)
+        writer = PassingWriter(self._sink, len(self.output), opening, show=self._show, name=name)
+        self.output.append(writer.finish(item))
+        self.shown.append(writer.shown)
+        self.begin_answer()
+
+    def end_compacted(self, usage: BackendUsage | None) -> None:
+        """A compaction is the whole answer."""
+        if self.outcome is None:
+            self.outcome = Outcome(status="completed", usage=usage)
+
+    def add_aside(self, usage: BackendUsage | None) -> None:
+        """Count what something else than the answer has cost."""
+        self._spending.add_aside(usage)
+
     def cancel(self) -> None:
         """The client left: what is open is closed as incomplete, nothing more is made."""
         if self.outcome is None:

@@ -12,6 +12,7 @@ import msgspec
 
 from antiphon.backends import Backend, ModelFacts
 from antiphon.context import Profile
+from antiphon.engine.compaction_settings import CompactionPolicy
 from antiphon.engine.learned_windows import LearnedWindows
 from antiphon.protocol.errors import BackendError, RequestError, shorten_quoted
 
@@ -28,6 +29,9 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     profile: Profile | None = None
     system_prompt: str = ""
+    #: Whether its windows are compacted unasked (None: as for all models), and over how many tokens.
+    compaction: CompactionPolicy | None = None
+    compact_threshold: int | None = None
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -40,6 +44,9 @@ class Target(msgspec.Struct, frozen=True):
     #: The window that the server itself tells, and the one that its refusals told.
     told_window: int | None = None
     learned_window: int | None = None
+    #: What the alias says about compaction; None: as for all models.
+    compaction: CompactionPolicy | None = None
+    compact_threshold: int | None = None
 
     @property
     def window_tokens(self) -> int | None:
@@ -115,6 +122,8 @@ class Catalog:
             alias.system_prompt if alias is not None else "",
             told.window_tokens,
             self._learned.find(backend.name, model, told=told.window_tokens),
+            alias.compaction if alias is not None else None,
+            alias.compact_threshold if alias is not None else None,
         )
 
     def learn_window(self, target: Target, tokens: int) -> None:

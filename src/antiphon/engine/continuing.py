@@ -17,15 +17,18 @@ from antiphon.context import (
     Profile,
     lower_call,
 )
+from antiphon.context.rows import Row
+from antiphon.context.sealed_window import expand
 from antiphon.engine.catalog import Target
-from antiphon.engine.outputs import list_answered, list_remembered, list_told
+from antiphon.engine.outputs import is_told, list_answered, list_remembered, list_told
 from antiphon.engine.paths import Step as PathStep
 from antiphon.engine.paths import mend_path, read_path
 from antiphon.engine.refusals import has_image
+from antiphon.engine.sealed_windows import WindowOpener, is_compaction
 from antiphon.engine.sealing import leave_out_own, reopen_reasoning
 from antiphon.engine.services import Services
 from antiphon.engine.settings import decode_outcome, decode_settings
-from antiphon.engine.windows import Step, Window, extend, start_window
+from antiphon.engine.windows import Step, Window, extend, restart, start_window
 from antiphon.protocol.errors import RequestError, shorten_quoted
 from antiphon.protocol.items import (
     Item,
@@ -122,6 +125,13 @@ async def _rebuild(origin: Origin, tenant: str, target: Target, window: Window, 
         if position % NODES_AT_ONCE == NODES_AT_ONCE - 1:
             await asyncio.sleep(0)
         is_tip = position == len(steps) - 1
+        if has_compaction(step):
+            begun = await begin_anew(steps[: position + 1], tenant, target, window, services)
+            if begun.step is not None:
+                told = (*begun.step.notes, *begun.notes, *(notes if is_tip else ()))
+                window = extend(begun.window, replace(begun.step, notes=told))
+                continue
+            notes = [*notes, *begun.notes]
         resolved, unseen = await resolve_stored(step, tenant, target, services)
         # After deletions the last count is of more than there is now.
         counted = record if is_tip and not origin.passes_over_deleted else None
@@ -131,6 +141,115 @@ async def _rebuild(origin: Origin, tenant: str, target: Target, window: Window, 
     return window
 
 
+class Begun(msgspec.Struct):
+    """A path that begins anew at its last node's compaction; `step` is None where none of it opens."""
+
+    window: Window
+    step: Step | None = None
+    segment: Segment = msgspec.field(default_factory=lambda: Segment("", b""))
+    #: What the model is told of the path up to the answer, with the rows behind it.
+    rows: Sequence[Row] = ()
+    items: Sequence[Item] = ()
+    #: What the compaction items stand for.
+    superseded: Sequence[Row] = ()
+    notes: Sequence[str] = ()
+
+
+def has_compaction(step: PathStep) -> bool:
+    """Whether a node holds a compaction item."""
+    return any(map(is_compaction, (*step.input, *step.output)))
+
+
+async def begin_anew(
+    steps: Sequence[PathStep], tenant: str, target: Target, window: Window, services: Services
+) -> Begun:
+    """The window of a path whose last node holds a compaction, made from its items; `window` is that of the rest.
+
+    The prompt of that node is all that stands up to its last compaction; what the node made behind it is the answer.
+    """
+    *earlier, last = steps
+    output = list_output_rows(last, target)
+    prompt_end = max((at + 1 for at, row in enumerate(output) if is_compaction(row.item)), default=0)
+    own = [*list_input_rows(last), *output[:prompt_end]]
+    rows = [*(row for step in earlier for row in list_rows(step, target)), *own]
+    opener = make_opener(tenant, target, services)
+    windows, notes = await opener.open_kept(rows, [step.node for step in steps])
+    if not any(row.id in windows for row in own):
+        return Begun(window, notes=notes)
+    expansion = expand(rows, windows)
+    items, unseen = await resolve_kept([row.item for row in expansion.rows], tenant, target, services)
+    answer, unheard = await resolve_kept([row.item for row in output[prompt_end:]], tenant, target, services)
+    fresh = restart(window)
+    segment = transcribe_anew(items, target)
+    record = await services.rounds.load(tenant, last.node.id)
+    outcome = decode_outcome(record.outcome) if record is not None else None
+    step = make_step(
+        last.node.id,
+        target,
+        fresh,
+        segment,
+        items,
+        answer,
+        prompt_tokens=outcome.last_prompt_tokens if outcome is not None else None,
+        made_with=_sign_stored(target, record) if record is not None and record.kind == "response" else b"",
+    )
+    return Begun(
+        fresh, step, segment, expansion.rows, items, expansion.superseded, [*notes, *unseen, *unheard]
+    )
+
+
+def transcribe_anew(items: Sequence[Item], target: Target) -> Segment:
+    """The prompt of a path that begins anew, from all the items that the model is told."""
+    sent, unseen = leave_out_own(list(items)) if target.backend.speaks_responses else (list(items), None)
+    segment = target.backend.transcribe(sent, target.profile, at_start=True, async_calls=_list_late(items))
+    if unseen is not None:
+        segment = msgspec.structs.replace(segment, warnings=(*segment.warnings, unseen))
+    return segment
+
+
+def make_opener(tenant: str, target: Target, services: Services) -> WindowOpener:
+    """What opens the compaction items of a path."""
+    return WindowOpener(
+        tenant,
+        keys=services.seal_keys,
+        opened=services.opened,
+        store=services.rounds,
+        deletion_count=services.windows.deletion_count,
+        accepts_ollama=services.compaction.accepts_ollama,
+        passes_foreign=target.backend.speaks_responses,
+    )
+
+
+def list_rows(step: PathStep, target: Target) -> list[Row]:
+    """What a model is told of a stored node."""
+    return [*list_input_rows(step), *list_output_rows(step, target)]
+
+
+def list_input_rows(step: PathStep) -> list[Row]:
+    """The items that a node was given."""
+    return [
+        Row(id=item_id, item=item, node=step.node.id)
+        for item_id, item in zip(step.input_ids, step.input, strict=True)
+    ]
+
+
+def list_output_rows(step: PathStep, target: Target) -> list[Row]:
+    """What of a node's output a model is told: nothing that only a client may say, and no half call."""
+    relays = target.backend.speaks_responses
+    return [
+        Row(id=item_id, item=item, node=step.node.id)
+        for item_id, item in zip(step.output_ids, step.output, strict=True)
+        if is_told(item, speaks_responses=relays) and not _is_unfinished_call(item)
+    ]
+
+
+def _list_late(items: Iterable[Item]) -> set[str]:
+    """The calls that may be answered late: the output of one that is left out has no call to stand behind."""
+    return {
+        call_id for item in items if getattr(item.value, "is_async", None) and (call_id := get_call_id(item))
+    }
+
+
 async def resolve_stored(
     step: PathStep, tenant: str, target: Target, services: Services
 ) -> tuple[PathStep, list[str]]:
@@ -138,19 +257,31 @@ async def resolve_stored(
     notes: list[str] = []
     if target.backend.speaks_responses:
         return step, notes
-
-    async def resolve(items: list[Item], where: str) -> list[Item]:
-        opened: list[Item] = []
-        for item in items:
-            view, note = reopen_reasoning(item, tenant, services.seal_keys)
-            opened.append(view)
-            if note is not None:
-                notes.append(note)
-        return await services.contents.resolve(opened, where=where, new=False)
-
-    given = await resolve(step.input, "input")
-    made = await resolve(step.output, "output")
+    given = await _resolve_kept(step.input, "input", tenant, services, notes)
+    made = await _resolve_kept(step.output, "output", tenant, services, notes)
     return PathStep(step.node, given, made, step.input_ids, step.output_ids), notes
+
+
+async def resolve_kept(
+    items: list[Item], tenant: str, target: Target, services: Services
+) -> tuple[list[Item], list[str]]:
+    """Items that were accepted before as a model is shown them, and what of them it cannot be shown, in words."""
+    notes: list[str] = []
+    if target.backend.speaks_responses:
+        return items, notes
+    return await _resolve_kept(items, "input", tenant, services, notes), notes
+
+
+async def _resolve_kept(
+    items: list[Item], where: str, tenant: str, services: Services, notes: list[str]
+) -> list[Item]:
+    opened: list[Item] = []
+    for item in items:
+        view, note = reopen_reasoning(item, tenant, services.seal_keys)
+        opened.append(view)
+        if note is not None:
+            notes.append(note)
+    return await services.contents.resolve(opened, where=where, new=False)
 
 
 def transcribe_input(items: list[Item], target: Target, window: Window) -> Segment:

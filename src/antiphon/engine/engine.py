@@ -12,12 +12,15 @@ import msgspec
 from antiphon.backends import ModelFacts
 from antiphon.context.window_report import WindowReport
 from antiphon.engine.background import Background, BackgroundSettings
+from antiphon.engine.compact_window import compact_window
+from antiphon.engine.compaction_orders import order_compaction
 from antiphon.engine.connection import Connection
 from antiphon.engine.continuing import Origin
 from antiphon.engine.conversations import Conversations, Hold
 from antiphon.engine.counting import count_input, make_target_key
 from antiphon.engine.credentials import cut_secrets, refuse_secrets
 from antiphon.engine.gather import gather
+from antiphon.engine.ids import make_node_id
 from antiphon.engine.jobs import StoredJob
 from antiphon.engine.listing import list_input_items
 from antiphon.engine.live import LiveResponse
@@ -31,7 +34,14 @@ from antiphon.engine.unstored import LaneRounds, UnstoredMemory, UnstoredRounds
 from antiphon.protocol.errors import NotFoundError, RequestError, StoreError, shorten_quoted
 from antiphon.protocol.items import decode_stored_item
 from antiphon.protocol.requests import CreateRequest, decode_create_request
-from antiphon.protocol.responses import DeletedResponse, InputTokens, ListPage, ModelTold, Response
+from antiphon.protocol.responses import (
+    CompactedResponse,
+    DeletedResponse,
+    InputTokens,
+    ListPage,
+    ModelTold,
+    Response,
+)
 from antiphon.protocol.showing import show_item
 from antiphon.store import Job, Record
 
@@ -124,7 +134,7 @@ class Engine:
         job = StoredJob(
             body=msgspec.Raw(kept),
             settings=msgspec.Raw(msgspec.json.encode(plan.settings)),
-            input=msgspec.Raw(b"[" + b",".join([item.raw for item in request.input]) + b"]"),
+            input=msgspec.Raw(b"[" + b",".join([item.raw for item in plan.given]) + b"]"),
             stream=request.stream,
             parent=plan.origin.node,
             conversation=plan.origin.conversation,
@@ -237,8 +247,24 @@ class Engine:
             )
         return await report_window(await self._load(tenant, response_id), tenant, self.services)
 
+    async def compact(
+        self, request: CreateRequest, tenant: str, *, zero_retention: bool = False
+    ) -> CompactedResponse:
+        """Compact a window: its user messages that are kept, then one compaction item. Nothing of it is stored.
+
+        Raises `RequestError`, or `CompactionFailedError` where what must stay does not fit.
+        """
+        if zero_retention:
+            apply_zero_retention(request)
+        node_id = f"resp_{make_node_id()}"
+        order = order_compaction(request)
+        origin = Origin(node=request.previous_response_id)
+        plan = await gather(request, tenant, origin, self.services, node_id=node_id, order=order)
+        return await compact_window(plan, order, self.services)
+
     def _forget(self, node_id: str) -> None:
         """Something of a node was deleted: nothing in memory that was made of it is used again."""
+        self.services.opened.forget()
         self.services.cache.forget_node(node_id)
         self.services.counter.forget()
 

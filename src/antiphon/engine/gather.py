@@ -7,7 +7,7 @@ request itself can be refused any more; what fails later is the model server or 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -22,30 +22,30 @@ from antiphon.context import (
 from antiphon.context.truncation import DroppedItem
 from antiphon.engine.asking import join_system, make_ask
 from antiphon.engine.catalog import Target
+from antiphon.engine.compaction_orders import Order, check_items, read_order
 from antiphon.engine.continuing import (
     Origin,
     find_window,
     is_plain,
-    load_steps,
-    resolve_stored,
     sign_prompt,
+    transcribe_anew,
     transcribe_input,
 )
-from antiphon.engine.fitting import History, find_overflow, fit, refuse_overflow
+from antiphon.engine.counting import Count
+from antiphon.engine.fitting import History, find_overflow, find_size, fit, refuse_overflow
 from antiphon.engine.hosted_tools import HostedTools
 from antiphon.engine.ids import make_node_id
-from antiphon.engine.outputs import is_told
-from antiphon.engine.paths import Step as PathStep
+from antiphon.engine.path_rows import PathRows, load_path_rows, make_given_rows
 from antiphon.engine.references import resolve_references
 from antiphon.engine.refusals import refuse_images, refuse_unsupported, unsupported
+from antiphon.engine.sealed_windows import is_compaction
 from antiphon.engine.sealing import leave_out_own, open_reasoning
 from antiphon.engine.services import Services
 from antiphon.engine.settings import Settings, encode_tools, read_settings
 from antiphon.engine.steps import find_missing, offer_hosted
 from antiphon.engine.updates import apply_updates
-from antiphon.engine.windows import Window
+from antiphon.engine.windows import Window, restart
 from antiphon.protocol.errors import RequestError
-from antiphon.protocol.item_forms import derive_item_id
 from antiphon.protocol.items import (
     AdditionalTools,
     Item,
@@ -53,7 +53,6 @@ from antiphon.protocol.items import (
     Reasoning,
     ToolSearchOutput,
     get_call_id,
-    get_item_id,
     is_call_output,
 )
 from antiphon.protocol.requests import CreateRequest, check_not_empty
@@ -65,9 +64,14 @@ LoadHistory: TypeAlias = Callable[[], Awaitable[History]]
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """All that a round needs to run and to be recorded."""
+    """All that a round needs to run and to be recorded.
+
+    `request.input` is what the model is told of the input, `given` what is kept of it: they differ where a compaction
+    item stands for other items.
+    """
 
     request: CreateRequest
+    given: list[Item]
     tenant: str
     node_id: str
     origin: Origin
@@ -88,6 +92,14 @@ class Plan:
     load_history: LoadHistory | None = None
     #: What of them the model is not shown.
     dropped: tuple[DroppedItem, ...] = ()
+    #: What the request, or the model's policy, says of compaction; and whether it is due before the model is asked.
+    order: Order | None = None
+    is_due: bool = False
+    was_compacted: bool = False
+    #: What the compactions of this response did.
+    passes: list[dict[str, Any]] = field(default_factory=list)
+    #: The size of the prompt, where it was looked at.
+    size: Count | None = None
 
 
 async def gather(
@@ -98,16 +110,22 @@ async def gather(
     *,
     node_id: str | None = None,
     counts_only: bool = False,
+    order: Order | None = None,
 ) -> Plan:
-    """Check the request against everything we know, and lay out the round; `counts_only`: it may be too long."""
+    """Check the request against everything we know, and lay out the round.
+
+    `counts_only`: it may be too long. `order`: what is done about compaction, where the request does not say it.
+    """
     node_id = node_id or f"resp_{make_node_id()}"
     target = await services.catalog.find(request.model)
     refuse_unsupported(request, speaks_responses=target.backend.speaks_responses)
+    order = order or read_order(request, target, services.compaction)
     since_deletion = services.windows.deletion_count
     window = await find_window(origin, tenant, target, services)
     warnings: list[tuple[str, str]] = []
-    await _accept_input(request, tenant, target, window, services, warnings)
-    segment = transcribe_input(_list_sent(request.input, target, warnings), target, window)
+    accepting = _Accepting(request, node_id, origin, tenant, target, services, warnings)
+    given, window, begun = await accepting.take(window, may_be_open=order is not None and order.is_whole)
+    segment = begun or transcribe_input(_list_sent(request.input, target, warnings), target, window)
     if segment.refusal:
         raise RequestError(segment.refusal, param="input", code="invalid_value")
     warnings += [("transcript", text) for text in dict.fromkeys((*window.notes, *segment.warnings))]
@@ -126,6 +144,7 @@ async def gather(
     tools = encode_tools(request)
     plan = Plan(
         request=request,
+        given=given,
         tenant=tenant,
         node_id=node_id,
         origin=origin,
@@ -141,9 +160,29 @@ async def gather(
         hosted=hosted,
         counts_all=hosted is None or hosted.offer_known(),
         warnings=warnings,
+        order=None if counts_only else order,
     )
-    await _fit_plan(plan, services, may_be_too_long=counts_only)
+    await _find_due(plan, services)
+    if not plan.is_due:
+        await fit_plan(plan, services, may_be_too_long=counts_only)
     return plan
+
+
+async def _find_due(plan: Plan, services: Services) -> None:
+    """Note whether a compaction comes before the model is asked."""
+    order = plan.order
+    if order is None or not plan.request.generate:
+        return
+    if order.is_whole:
+        plan.is_due = True
+    elif order.threshold_tokens is not None:
+        plan.size = await find_size(
+            plan.ask,
+            target=plan.target,
+            counter=services.counter.of_tenant(plan.tenant),
+            room_tokens=order.threshold_tokens,
+        )
+        plan.is_due = plan.size is not None and plan.size.tokens > order.threshold_tokens
 
 
 async def _check_grammars(request: CreateRequest, tenant: str, target: Target, services: Services) -> None:
@@ -159,35 +198,96 @@ async def _check_grammars(request: CreateRequest, tenant: str, target: Target, s
             await grammars.check_tools(tools, where)
 
 
-async def _accept_input(
-    request: CreateRequest,
-    tenant: str,
-    target: Target,
-    window: Window,
-    services: Services,
-    warnings: list[tuple[str, str]],
-) -> None:
-    """Make the input what is kept of it and shown to the model; raises for the first item that cannot be taken."""
-    request.input = await resolve_references(request.input, tenant=tenant, store=services.rounds)
-    if request.generate:
-        check_not_empty(request)
-    _refuse_lone_outputs(request.input)
-    check_pairing(
-        request.input,
-        open_calls=tuple(window.open_calls),
-        call_types=window.call_types,
-        async_calls=window.async_calls,
-        approvals=list_approvals(window.remembered),
-        is_earlier_call=window.has_call,
-        is_earlier_item=window.has_item,
-    )
-    request.input = await _resolve_input(request.input, tenant, target, services, warnings)
-    if not target.backend.speaks_responses:
-        warnings += apply_updates(request, window.remembered)
-    refuse_images(request, target.profile, in_history=window.has_images)
+class _Accepting:
+    """The input of one request on its way to being what is kept of it, and what is told to the model."""
+
+    def __init__(
+        self,
+        request: CreateRequest,
+        node_id: str,
+        origin: Origin,
+        tenant: str,
+        target: Target,
+        services: Services,
+        warnings: list[tuple[str, str]],
+    ) -> None:
+        self._request = request
+        self._node_id = node_id
+        self._origin = origin
+        self._tenant = tenant
+        self._target = target
+        self._services = services
+        self._warnings = warnings
+
+    async def take(self, window: Window, *, may_be_open: bool) -> tuple[list[Item], Window, Segment | None]:
+        """What is kept of the input, the window that it continues, and its transcript where that begins anew.
+
+        `may_be_open`: calls may wait for their outputs. Raises for the first item that cannot be taken.
+        """
+        request, target = self._request, self._target
+        request.input = await resolve_references(
+            request.input, tenant=self._tenant, store=self._services.rounds
+        )
+        if request.generate and not may_be_open:
+            check_not_empty(request)
+        _refuse_lone_outputs(request.input)
+        check_items(request.input)
+        if any(map(is_compaction, request.input)):
+            given, window, segment = await self._begin_anew(window, may_be_open=may_be_open)
+        else:
+            segment = None
+            self._check_pairs(window, may_be_open=may_be_open)
+            request.input = given = await self._resolve(request.input)
+        if not target.backend.speaks_responses:
+            self._warnings += apply_updates(request, window.remembered)
+        if not may_be_open:
+            # Otherwise the model is not shown them.
+            refuse_images(request, target.profile, in_history=window.has_images)
+        return given, window, segment
+
+    def _check_pairs(self, window: Window, *, may_be_open: bool) -> None:
+        check_pairing(
+            self._request.input,
+            open_calls=tuple(window.open_calls),
+            call_types=window.call_types,
+            async_calls=window.async_calls,
+            approvals=list_approvals(window.remembered),
+            is_earlier_call=window.has_call,
+            is_earlier_item=window.has_item,
+            may_be_open=may_be_open,
+        )
+
+    async def _begin_anew(
+        self, window: Window, *, may_be_open: bool
+    ) -> tuple[list[Item], Window, Segment | None]:
+        """An input with a compaction item: path and input together are read from what it holds."""
+        request = self._request
+        given = await self._resolve(request.input)
+        rows = make_given_rows(given, self._node_id, is_stored=request.store and self._services.lane is None)
+        path = await load_path_rows(rows, self._origin, self._tenant, self._target, self._services)
+        if not path.windows:
+            # Another server's items before that server: it knows what they say.
+            self._check_pairs(window, may_be_open=may_be_open)
+            request.input = given
+            return given, window, None
+        self._warnings += [("transcript", note) for note in path.notes]
+        request.input = path.items
+        check_pairing(path.items, approvals=list_approvals(window.remembered), may_be_open=may_be_open)
+        return given, restart(window), transcribe_anew(path.items, self._target)
+
+    async def _resolve(self, items: list[Item]) -> list[Item]:
+        """The items with what they hold sealed or in files brought into their views."""
+        if self._target.backend.speaks_responses:
+            return items
+        if any(map(_is_sealed, items)):
+            items = [
+                open_reasoning(item, self._tenant, self._services.seal_keys, f"input[{position}]")
+                for position, item in enumerate(items)
+            ]
+        return await self._services.contents.resolve(items, where="input", new=True, warnings=self._warnings)
 
 
-async def _fit_plan(plan: Plan, services: Services, *, may_be_too_long: bool) -> None:
+async def fit_plan(plan: Plan, services: Services, *, may_be_too_long: bool = False) -> None:
     """With `truncation: auto`, a plan whose prompt fits; raises where a server would cut it without a word."""
     request, target = plan.request, plan.target
     if not request.generate:
@@ -197,12 +297,11 @@ async def _fit_plan(plan: Plan, services: Services, *, may_be_too_long: bool) ->
         if target.profile.truncates_silently and not may_be_too_long:
             await refuse_overflow(plan.ask, target=target, counter=counter)
         return
-    node_id, origin, tenant = plan.node_id, plan.origin, plan.tenant
 
-    async def load() -> History:
-        return await load_history(request, node_id, origin, tenant, target, services)
+    async def load_whole() -> History:
+        return make_history(await load_plan_rows(plan, services), request, target)
 
-    plan.load_history = load
+    load = plan.load_history = plan.load_history or load_whole
     size = await find_overflow(plan.ask, target=target, counter=counter)
     if size is None:
         return
@@ -213,51 +312,22 @@ async def _fit_plan(plan: Plan, services: Services, *, may_be_too_long: bool) ->
         plan.warnings.append(fitted.warning)
 
 
-async def load_history(
-    request: CreateRequest, node_id: str, origin: Origin, tenant: str, target: Target, services: Services
-) -> History:
-    """Every item behind a prompt, with its id, as it is transcribed."""
-    steps, _ = await load_steps(origin, tenant, services)
-    items: list[tuple[str, Item]] = []
-    for step in steps:
-        resolved, _ = await resolve_stored(step, tenant, target, services)
-        items += _list_named(resolved, target)
+async def load_plan_rows(plan: Plan, services: Services) -> PathRows:
+    """Every item behind a plan's prompt."""
+    is_stored = plan.request.store and services.lane is None
+    given = make_given_rows(plan.given, plan.node_id, is_stored=is_stored)
+    return await load_path_rows(given, plan.origin, plan.tenant, plan.target, services)
+
+
+def make_history(path: PathRows, request: CreateRequest, target: Target) -> History:
+    """The items behind a prompt for the truncation, each with its id, as it is transcribed."""
+    rows = [(row.id, item) for row, item in zip(path.rows, path.items, strict=True)]
+    start = len(rows) - path.new_count
     return History(
-        items=items,
-        new_items=[
-            (get_item_id(item) or derive_item_id(item.type, node_id, position), item)
-            for position, item in enumerate(request.input)
-        ],
+        items=rows[:start],
+        new_items=rows[start:],
         make_system=lambda lead: join_system(target, request.instructions, lead),
     )
-
-
-def _list_named(step: PathStep, target: Target) -> list[tuple[str, Item]]:
-    """The items of a node that the model is told, each with its id."""
-    made = zip(step.output_ids, step.output, strict=True)
-    relays = target.backend.speaks_responses
-    return [
-        *zip(step.input_ids, step.input, strict=True),
-        *(row for row in made if is_told(row[1], speaks_responses=relays)),
-    ]
-
-
-async def _resolve_input(
-    items: list[Item],
-    tenant: str,
-    target: Target,
-    services: Services,
-    warnings: list[tuple[str, str]],
-) -> list[Item]:
-    """The items with what they hold sealed or in files brought into their views."""
-    if target.backend.speaks_responses:
-        return items
-    if any(map(_is_sealed, items)):
-        items = [
-            open_reasoning(item, tenant, services.seal_keys, f"input[{position}]")
-            for position, item in enumerate(items)
-        ]
-    return await services.contents.resolve(items, where="input", new=True, warnings=warnings)
 
 
 def _list_sent(items: list[Item], target: Target, warnings: list[tuple[str, str]]) -> list[Item]:

@@ -1,4 +1,4 @@
-"""The tools that this server runs for one response: web search and the tools of MCP servers.
+"""The tools that this server runs for one response: web search, the tools of MCP servers, and `recall`.
 
 Calls come in by the flat name that a chat model used; items go out as backend events, without ids. It knows no
 stream and no store. Invariants: what a failing tool has to say goes into its item, for the model to read, and never
@@ -7,8 +7,9 @@ fails the response; no call beyond `max_calls` is run; every item that is opened
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -28,6 +29,14 @@ from antiphon.engine.mcp_rules import (
     to_plain,
 )
 from antiphon.engine.mcp_servers import MAX_SERVERS, DeclaredServer
+from antiphon.engine.recall import (
+    RECALL_NAME,
+    RECALL_SERVER,
+    RECALL_TOOL,
+    Recall,
+    RecallError,
+    tell_failure,
+)
 from antiphon.hosted import (
     HostedToolError,
     McpConnector,
@@ -51,6 +60,8 @@ from antiphon.protocol.tools import (
 _log = logging.getLogger("antiphon.engine")
 
 Batches: TypeAlias = AsyncGenerator[list[BackendEvent], None]
+#: The output of a call, or its typed error.
+_Answer: TypeAlias = tuple[str | None, dict[str, Any] | None]
 
 #: How many hits the model is shown.
 HIT_COUNTS: Final = {"low": 3, "medium": 6, "high": 12}
@@ -75,10 +86,12 @@ class HostedTools:
         max_calls: int | None,
         take_approval: Callable[[str], bool],
         waiting_approvals: Collection[str] = (),
+        recall: Recall | None = None,
     ) -> None:
         """`take_approval`: uses the approval of a request, by its id; False where it was used before.
 
-        `waiting_approvals`: those on the path that nothing came of yet.
+        `waiting_approvals`: those on the path that nothing came of yet. `recall`: what fetches items that a compaction
+        left out.
         """
         self._path = [*remembered, *input_items]
         self._approvals = find_approvals(remembered, input_items, waiting_approvals)
@@ -92,6 +105,7 @@ class HostedTools:
         self._unlisted: list[DeclaredServer] | None = None
         self._left = max_calls
         self._take_approval = take_approval
+        self._recall = recall
         self._has_acted = False
         self._is_open = False
         self._must_stop = False
@@ -106,7 +120,8 @@ class HostedTools:
         if self.exhausted:
             return ()
         ranks = {label: rank for rank, label in enumerate(self._servers, 1)}
-        return tuple(sorted(self._offered.values(), key=lambda tool: ranks.get(tool.server_label or "", 0)))
+        offered = sorted(self._offered.values(), key=lambda tool: ranks.get(tool.server_label or "", 0))
+        return (*offered, self._recall.offered) if self._recall is not None else tuple(offered)
 
     @property
     def must_stop(self) -> bool:
@@ -138,7 +153,7 @@ class HostedTools:
 
     def owns(self, name: str) -> bool:
         """Whether a call of this flat name is run here."""
-        return name in self._offered
+        return name in self._offered or (self._recall is not None and name == RECALL_NAME)
 
     def offer_known(self) -> bool:
         """Offer what can be offered without asking anybody; whether that is all there is."""
@@ -175,15 +190,14 @@ class HostedTools:
 
     async def run(self, name: str, arguments: str) -> Batches:
         """One call of the model's: the events of its item. Beyond `max_calls` there are none, and a warning."""
-        tool = self._offered.get(name)
-        if tool is None:
+        if not self.owns(name):
             raise ProtocolError(f"{name} is no tool that this server runs.")
         if self.exhausted:
             self.warnings.append(
                 ("hosted_call_dropped", f"max_tool_calls is reached; a call of {name} was dropped.")
             )
             return
-        async with aclosing(self._run(tool, arguments)) as batches:
+        async with aclosing(self._run(self._offered.get(name), arguments)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -191,7 +205,9 @@ class HostedTools:
         """End every session; never raises."""
         await asyncio.gather(*(server.close() for server in self._servers.values()), return_exceptions=True)
 
-    def _run(self, tool: OfferedTool, arguments: str) -> Batches:
+    def _run(self, tool: OfferedTool | None, arguments: str) -> Batches:
+        if tool is None:
+            return self._run_recall(arguments)
         if tool.kind == "web_search":
             return self._run_search(arguments)
         server = self._servers[tool.server_label or ""]
@@ -362,8 +378,22 @@ class HostedTools:
     async def _call(self, label: str, name: str, arguments: str, granted: Granted | None) -> Batches:
         if granted is None:
             self._count()
-        events = self._begin("mcp_call")
+        ask = partial(self._ask, label, name, arguments, granted)
         approval = granted.request_id if granted is not None else None
+        async with aclosing(self._tell_call(label, name, arguments, ask, approval)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def _tell_call(
+        self,
+        label: str,
+        name: str,
+        arguments: str,
+        ask: Callable[[], Awaitable[_Answer]],
+        approval: str | None,
+    ) -> Batches:
+        """The events of one call, whose output or error `ask` gives."""
+        events = self._begin("mcp_call")
         fields: dict[str, Any] = {"server_label": label, "name": name, "approval_request_id": approval}
         opening: list[BackendEvent] = [
             events.open(**fields, arguments="", status="in_progress", output=None, error=None),
@@ -372,14 +402,12 @@ class HostedTools:
         if arguments:
             opening.append(events.tell("arguments.delta", delta=arguments))
         yield [*opening, events.tell("arguments.done", arguments=arguments)]
-        output, error = await self._ask(label, name, arguments, granted)
+        output, error = await ask()
         fields |= {"arguments": arguments, "output": output, "error": error}
         status = "completed" if error is None else "failed"
         yield [events.tell(status), events.close(**fields, status=status)]
 
-    async def _ask(
-        self, label: str, name: str, arguments: str, granted: Granted | None
-    ) -> tuple[str | None, dict[str, Any] | None]:
+    async def _ask(self, label: str, name: str, arguments: str, granted: Granted | None) -> _Answer:
         """The output of a call, or its typed error."""
         server = self._servers.get(label)
         if server is None:
@@ -411,6 +439,21 @@ class HostedTools:
         except McpError as error:
             return None, {"type": error.kind, "code": error.error_code, "message": error.message}
         return _read_result(result)
+
+    # Recall
+
+    def _run_recall(self, arguments: str) -> Batches:
+        self._count()
+        ask = partial(self._recall_items, arguments)
+        return self._tell_call(RECALL_SERVER, RECALL_TOOL, arguments, ask, None)
+
+    async def _recall_items(self, arguments: str) -> _Answer:
+        if self._recall is None:
+            raise ProtocolError(f"{RECALL_NAME} was run and was not offered.")
+        try:
+            return await self._recall.answer(arguments), None
+        except RecallError as error:
+            return None, tell_failure(error)
 
 
 class _ItemEvents:

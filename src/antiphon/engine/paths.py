@@ -60,6 +60,12 @@ def has_gaps(path: Sequence[Node]) -> bool:
     )
 
 
+def read_blanks(node: Node) -> tuple[int, ...]:
+    """The positions of a node from which items were deleted."""
+    raws = (*_decode_raws(node.input), *_decode_raws(node.output))
+    return tuple(position for position, raw in enumerate(raws) if bytes(raw) == _BLANK)
+
+
 def list_living(array: bytes) -> list[msgspec.Raw]:
     """The items of a stored array that were not blanked, as they are."""
     raws = _decode_raws(array)

@@ -27,7 +27,7 @@ LOOKUPS_AT_MOST = 1000
 #: Bytes of items that are read for the references of one request.
 READ_BYTES_AT_MOST = 256 * 1024 * 1024
 #: Kinds of nodes that hold items, by the prefix of their ids, the commoner one first.
-_NODE_PREFIXES = ("resp_", "items_")
+NODE_PREFIXES = ("resp_", "items_")
 #: Prefix, the node's 36 hex digits, the position in at least four.
 _DERIVED = re.compile(r"[a-z]+_([0-9a-f]{36})([0-9a-f]{4,8})")
 _STORE_HINT = (
@@ -110,7 +110,7 @@ class _Search:
         return self._found
 
     async def _load_derived(self, digits: str) -> Record | None:
-        for prefix in _NODE_PREFIXES:
+        for prefix in NODE_PREFIXES:
             record = await self._load(prefix + digits)
             if record is not None:
                 return record
@@ -138,7 +138,7 @@ class _Search:
     def _count_lookup(self) -> None:
         # An id of ours may be tried as a response and as added items: twice the reads at most.
         self._lookups += 1
-        if self._lookups > len(_NODE_PREFIXES) * LOOKUPS_AT_MOST:
+        if self._lookups > len(NODE_PREFIXES) * LOOKUPS_AT_MOST:
             raise _make_too_much(f"they stand in over {LOOKUPS_AT_MOST} rounds")
 
     def _take(self, record: Record | None, wanted: list[tuple[str, int]]) -> None:

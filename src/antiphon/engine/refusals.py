@@ -14,9 +14,6 @@ from antiphon.protocol.errors import RequestError, shorten_quoted
 from antiphon.protocol.items import (
     AgentMessage,
     CodeInterpreterCall,
-    Compaction,
-    CompactionSummary,
-    CompactionTrigger,
     ComputerCall,
     ComputerCallOutput,
     FileSearchCall,
@@ -33,10 +30,8 @@ UNSUPPORTED: dict[str, Callable[[CreateRequest], Any]] = {
     "prompt": lambda request: request.prompt,
     "moderation": lambda request: request.moderation,
     "background_options": lambda request: request.background_options,
-    "context_management": lambda request: request.context_management,
     "image": lambda request: request.image,
     "access_programs": lambda request: request.access_programs,
-    "antiphon": lambda request: request.antiphon,
     "reasoning.context": lambda request: (
         request.reasoning and request.reasoning.context not in (None, "auto", "all_turns")
     ),
@@ -63,9 +58,6 @@ PASSED_ON = frozenset(
 )
 #: Why, and what to do, where there is more to say than to leave it out.
 _REMEDIES = {
-    "antiphon": "The marks and methods that it names belong to compaction, which this server does not do yet; "
-    "leave it out.",
-    "context_management": "This server does not compact yet; leave it out, or set 'truncation' to 'auto'.",
     "background_options": "This server runs background responses as soon as it can; leave it out.",
 }
 #: Of `include`, what there is to include here.
@@ -81,9 +73,6 @@ INCLUDABLE = frozenset(
 #: Items that no chat message can say.
 _UNTOLD_ITEMS = (
     CodeInterpreterCall,
-    Compaction,
-    CompactionSummary,
-    CompactionTrigger,
     ComputerCall,
     ComputerCallOutput,
     FileSearchCall,

@@ -9,13 +9,24 @@ from itertools import takewhile
 
 import msgspec
 
-from antiphon.backends import Ask
+from antiphon.backends import Ask, Segment
 from antiphon.context.window_report import WindowReport
 from antiphon.engine.asking import join_system, make_ask
 from antiphon.engine.catalog import Target
-from antiphon.engine.continuing import Origin, find_window, resolve_stored, transcribe_input
+from antiphon.engine.continuing import (
+    Begun,
+    Origin,
+    begin_anew,
+    find_window,
+    has_compaction,
+    list_input_rows,
+    load_steps,
+    resolve_stored,
+    transcribe_input,
+)
 from antiphon.engine.fitting import leave_out
-from antiphon.engine.gather import load_history, open_hosted, open_toolbox
+from antiphon.engine.gather import make_history, open_hosted, open_toolbox
+from antiphon.engine.path_rows import PathRows, load_path_rows
 from antiphon.engine.paths import Step, read_step
 from antiphon.engine.services import Services
 from antiphon.engine.settings import decode_outcome, decode_settings
@@ -46,11 +57,14 @@ async def report_window(record: Record, tenant: str, services: Services) -> Wind
         window = await find_window(origin, tenant, target, services)
     step, _ = await resolve_stored(read_step(record), tenant, target, services)
     request = _restore_request(record, step)
-    ask = _render(request, tenant, _find_early(step.output), target, window, services)
+    path, begun = await _load_rows(record, step, origin, tenant, target, window, services)
+    segment = None
+    if begun is not None:
+        window, segment, request.input = begun.window, begun.segment, list(begun.items)
+    ask = _render(request, tenant, _find_early(step.output), target, window, services, segment)
     if outcome.dropped:
-        history = await load_history(request, record.id, origin, tenant, target, services)
         ids = frozenset(item_id for item_id, _, _ in outcome.dropped)
-        ask = leave_out(ask, history, ids, target=target)
+        ask = leave_out(ask, make_history(path, request, target), ids, target=target)
 
     async def resolve(items: Sequence[Item]) -> Sequence[Item]:
         whole = Step(record, list(items), [], [""] * len(items), [])
@@ -64,7 +78,35 @@ async def report_window(record: Record, tenant: str, services: Services) -> Wind
         counter=services.counter.of_tenant(tenant),
         make_system=lambda lead: join_system(target, request.instructions, lead),
         resolve=resolve,
+        superseded={row.id: "summary" for row in path.superseded},
+        replaced={row.id: row.replaced for row in path.rows if row.replaced is not None},
     )
+
+
+async def _load_rows(
+    record: Record,
+    step: Step,
+    origin: Origin,
+    tenant: str,
+    target: Target,
+    window: Window,
+    services: Services,
+) -> tuple[PathRows, Begun | None]:
+    """What stands behind the prompt of a record, and how it began anew where the record holds a compaction."""
+    if not has_compaction(step):
+        return await load_path_rows(list_input_rows(step), origin, tenant, target, services), None
+    steps, _ = await load_steps(origin, tenant, services)
+    begun = await begin_anew([*steps, read_step(record)], tenant, target, window, services)
+    path = PathRows(
+        raw=[],
+        rows=list(begun.rows),
+        items=list(begun.items),
+        new_count=len(begun.rows),
+        superseded=list(begun.superseded),
+        windows={},
+        nodes=[],
+    )
+    return path, begun if begun.step is not None else None
 
 
 async def _load_path(record: Record, origin: Origin, tenant: str, services: Services) -> list[Node]:
@@ -107,8 +149,9 @@ def _render(
     target: Target,
     window: Window,
     services: Services,
+    begun: Segment | None,
 ) -> Ask:
-    segment = transcribe_input(request.input, target, window)
+    segment = begun or transcribe_input(request.input, target, window)
     toolbox = open_toolbox(request, target, window, services)
     ask = make_ask(request, target, window, segment, toolbox, [])
     hosted = open_hosted(request, tenant, target, toolbox, window, services, listed=early)

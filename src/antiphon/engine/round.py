@@ -12,15 +12,17 @@ from contextlib import aclosing
 
 import msgspec
 
-from antiphon.backends import Ask, BackendEvent, Failed, Opened
+from antiphon.backends import Ask, BackendEvent, Opened
 from antiphon.context import SealError
 from antiphon.engine.assembler import Assembler, Outcome
+from antiphon.engine.compaction_stream import raise_overflow, stream_compacting
 from antiphon.engine.continuing import make_step, make_unknown_parent
 from antiphon.engine.conversations import Hold, make_unknown_conversation
 from antiphon.engine.counting import make_target_key
 from antiphon.engine.fitting import HISTORY_TRUNCATED, OVERFLOW_ATTEMPTS, Fitted, after_overflow
 from antiphon.engine.foreign_ids import ForeignIds
 from antiphon.engine.gather import LoadHistory, Plan
+from antiphon.engine.sealed_windows import is_compaction
 from antiphon.engine.sealing import seal_reasoning
 from antiphon.engine.services import Services
 from antiphon.engine.settings import StoredOutcome, StoredUsage, build_response
@@ -35,7 +37,7 @@ from antiphon.protocol.errors import (
     ProtocolError,
     shorten_quoted,
 )
-from antiphon.protocol.items import decode_stored_item, get_call_id, get_item_id
+from antiphon.protocol.items import Item, decode_stored_item, get_call_id, get_item_id
 from antiphon.protocol.requests import CreateRequest
 from antiphon.protocol.responses import Response, ResponseStatus
 from antiphon.protocol.showing import ENCRYPTED, show_item
@@ -90,7 +92,7 @@ class Round:
         self._assembler = Assembler(
             self._sink,
             node_id=plan.node_id,
-            first_position=len(request.input),
+            first_position=len(plan.given),
             is_taken=_make_is_taken(plan),
             single_call=request.parallel_tool_calls is False,
             hidden_tools=plan.toolbox.hidden,
@@ -323,7 +325,7 @@ class Round:
         if plan.origin.node is not None:
             skip = plan.origin.conversation is not None
             path = await self._store.load_path(plan.tenant, plan.origin.node, skip_deleted=skip) or []
-        items = b"[" + b",".join([item.raw for item in plan.request.input]) + b"]"
+        items = b"[" + b",".join([item.raw for item in plan.given]) + b"]"
         return [*path, Node(id=plan.node_id, parent=plan.origin.node, input=items)]
 
     def show_progress(self) -> Response:
@@ -371,6 +373,11 @@ class Round:
     def _open_stream(self) -> AsyncGenerator[list[BackendEvent], None]:
         if not self._plan.request.generate:
             return self._warm_up()
+        if self._plan.order is not None:
+            return stream_compacting(self._plan, self._services, self._assembler, self._open_answer)
+        return self._open_answer()
+
+    def _open_answer(self) -> AsyncGenerator[list[BackendEvent], None]:
         if self._plan.load_history is not None:
             return self._stream_fitting(self._plan.load_history)
         return self._stream(self._plan.ask)
@@ -400,7 +407,7 @@ class Round:
                 async with aclosing(self._stream(self._plan.ask)) as batches:
                     async for batch in batches:
                         if not shown:
-                            _raise_overflow(batch)
+                            raise_overflow(batch)
                         shown = shown or any(type(event) is not Opened for event in batch)
                         yield batch
                 return
@@ -526,6 +533,8 @@ class Round:
             conversation=self._plan.origin.conversation,
             dropped=[(item.id, item.type, item.tokens) for item in self._plan.dropped],
             prompts=_list_prompts(outcome),
+            marks=(self._plan.request.antiphon or {}).get("marks") or {},
+            passes=self._plan.passes,
         )
 
     def _warnings(self) -> list[tuple[str, str]]:
@@ -542,7 +551,7 @@ class Round:
             created_at=self.created_at,
             # Of a background response the end is kept, whatever it was: its events expire by it.
             completed_at=int(time.time()) if outcome.status == "completed" or request.background else None,
-            input=b"[" + b",".join([item.raw for item in request.input]) + b"]",
+            input=b"[" + b",".join([item.raw for item in plan.given]) + b"]",
             output=b"[" + b",".join(self._assembler.output) + b"]",
             settings=_encode(plan.settings),
             instructions=request.instructions.encode() if request.instructions is not None else None,
@@ -555,11 +564,11 @@ class Round:
         """The item ids that are not ours: the client's, and those of a server that names its items itself."""
         given = [
             (item_id, position)
-            for position, item in enumerate(self._plan.request.input)
+            for position, item in enumerate(self._plan.given)
             if (item_id := get_item_id(item)) is not None
         ]
         if self._plan.target.backend.speaks_responses:
-            first = len(self._plan.request.input)
+            first = len(self._plan.given)
             own = self._plan.node_id.partition("_")[2]
             given += [
                 (item_id, first + offset)
@@ -582,12 +591,19 @@ class Round:
             plan.window,
             plan.segment,
             plan.request.input,
-            [decode_stored_item(raw) for raw in self._assembler.output],
+            self._list_answer(),
             prompt_tokens=outcome.last_prompt_tokens if not plan.dropped else None,
             made_with=plan.made_with,
         )
         window = extend(plan.window, step)
         self._cache.put(plan.tenant, plan.node_id, window, since_deletion=plan.since_deletion)
+
+    def _list_answer(self) -> list[Item]:
+        """The output, but for what the window that it was made from already holds."""
+        output = [decode_stored_item(raw) for raw in self._assembler.output]
+        if not self._plan.was_compacted:
+            return output
+        return output[max(at + 1 for at, item in enumerate(output) if is_compaction(item)) :]
 
     def _notice_truncation(self, outcome: Outcome) -> None:
         """The window only grew; if the server's count did not, the server cut the prompt and said nothing."""
@@ -634,14 +650,6 @@ async def _in_portions(batch: list[BackendEvent]) -> AsyncGenerator[list[Backend
     for start in range(0, len(batch), EVENTS_AT_ONCE):
         yield batch[start : start + EVENTS_AT_ONCE]
         await asyncio.sleep(0)
-
-
-def _raise_overflow(batch: list[BackendEvent]) -> None:
-    """Raise the overflow that a server told in its stream before anything else."""
-    *before, last = batch
-    error = last.error if type(last) is Failed else None
-    if isinstance(error, ContextOverflowError) and all(type(event) is Opened for event in before):
-        raise error
 
 
 def _list_prompts(outcome: Outcome) -> tuple[int | None, int | None] | None:

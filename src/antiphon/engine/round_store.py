@@ -3,6 +3,7 @@
 It knows neither. Invariant: what `Store` and `WindowCache` promise of these methods holds for every one of them.
 """
 
+from collections.abc import Collection
 from typing import Protocol
 
 from antiphon.engine.windows import Window
@@ -23,6 +24,14 @@ class RoundStore(Protocol):
 
     async def load_path(self, tenant: str, node_id: str, *, skip_deleted: bool = False) -> list[Node] | None:
         """The nodes from the root to one of them."""
+        ...
+
+    async def load_outcomes(self, tenant: str, node_ids: Collection[str]) -> dict[str, bytes]:
+        """The outcomes of several nodes by id."""
+        ...
+
+    async def find_deleted(self, tenant: str, node_ids: Collection[str]) -> set[str]:
+        """Which of these nodes were deleted."""
         ...
 
     async def load_job(self, tenant: str, job_id: str) -> Job | None:

@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from antiphon.context import SealKeys
 from antiphon.engine.approvals import UsedApprovals
 from antiphon.engine.catalog import Catalog
+from antiphon.engine.compaction_settings import CompactionSettings
 from antiphon.engine.contents import ContentReader
 from antiphon.engine.counting import TokenCounter
 from antiphon.engine.grammars import GrammarChecker
+from antiphon.engine.pass_breaker import PassBreaker
 from antiphon.engine.round_store import RoundStore, Windows
+from antiphon.engine.sealed_windows import OpenedWindows
 from antiphon.engine.sealing import make_temporary_keys
 from antiphon.engine.unstored import LaneRounds
 from antiphon.engine.windows import WindowCache
@@ -32,9 +35,12 @@ class Services:
     seal_keys: SealKeys = field(default_factory=make_temporary_keys)
     grammars: GrammarChecker = field(default_factory=GrammarChecker)
     approvals: UsedApprovals = field(default_factory=UsedApprovals)
+    opened: OpenedWindows = field(default_factory=OpenedWindows)
+    breaker: PassBreaker = field(default_factory=PassBreaker)
     search: SearchProvider | None = None
     mcp: McpConnector | None = None
     fetcher: Fetcher | None = None
+    compaction: CompactionSettings = field(default_factory=CompactionSettings)
     #: For a response that is not stored and that its connection holds: what it continues, and where it is kept.
     lane: LaneRounds | None = None
 

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from antiphon.backends import BackendUsage
+from antiphon.context.rows import Mark
 from antiphon.context.truncation import DroppedItem, report_dropped
 from antiphon.protocol.requests import CreateRequest, TextConfig, echo_text
 from antiphon.protocol.responses import (
@@ -75,6 +77,8 @@ class StoredOutcome(
         "conversation": "c",
         "dropped": "d",
         "prompts": "p",
+        "marks": "m",
+        "passes": "k",
     },
 ):
     """The round's own part of a response, in few bytes."""
@@ -89,6 +93,10 @@ class StoredOutcome(
     dropped: list[tuple[str, str, int]] = []
     #: The counts of the first prompt and of the last, where usage is that of several generations.
     prompts: tuple[int | None, int | None] | None = None
+    #: What the client said of results, by call id: a later compaction goes by it.
+    marks: dict[str, Mark] = {}
+    #: What the compactions of this response did, as they are told.
+    passes: list[dict[str, Any]] = []
 
     @property
     def first_prompt_tokens(self) -> int | None:
@@ -199,7 +207,7 @@ def build_response(
         top_logprobs=settings.top_logprobs,
         top_p=settings.top_p,
         truncation=settings.truncation,
-        usage=_build_usage(outcome.usage) if outcome.usage is not None else None,
+        usage=build_told_usage(outcome.usage) if outcome.usage is not None else None,
         user=settings.user,
     )
     if settings.prompt_cache_options is not None:
@@ -217,7 +225,14 @@ def _echo_text(text: TextConfig) -> dict[str, Any] | None:
     return None if echo == _DEFAULT_TEXT else echo
 
 
-def _build_usage(usage: StoredUsage) -> Usage:
+def list_untold(usage: StoredUsage | BackendUsage) -> list[str]:
+    """The counts that stand as 0 because the backend did not tell them."""
+    names = ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
+    return [name for name in names if getattr(usage, name) is None]
+
+
+def build_told_usage(usage: StoredUsage | BackendUsage) -> Usage:
+    """Usage as the API shows it."""
     return Usage(
         input_tokens=usage.input_tokens,
         input_tokens_details=InputTokensDetails(usage.cached_tokens or 0, usage.cache_write_tokens or 0),
@@ -232,14 +247,12 @@ def _build_extension(outcome: StoredOutcome) -> dict[str, Any]:
     extension: dict[str, Any] = {}
     if outcome.warnings:
         extension["warnings"] = [{"code": code, "message": text} for code, text in outcome.warnings]
+    if outcome.passes:
+        extension["compaction"] = {"passes": outcome.passes}
     extension |= report_dropped([DroppedItem(*each) for each in outcome.dropped])
     usage = outcome.usage
     if usage is not None:
-        untold = [
-            name
-            for name in ("cached_tokens", "cache_write_tokens", "reasoning_tokens")
-            if getattr(usage, name) is None
-        ]
+        untold = list_untold(usage)
         if untold:
             extension["usage_untold"] = untold
     return extension

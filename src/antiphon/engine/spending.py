@@ -9,10 +9,18 @@ from antiphon.backends import BackendUsage
 class Spending:
     """Adds up usage, and keeps the counts of the first prompt and of the last."""
 
-    __slots__ = ("_generations", "_told", "asks_again", "first_prompt_tokens", "last_prompt_tokens")
+    __slots__ = (
+        "_generations",
+        "_has_answered",
+        "_told",
+        "asks_again",
+        "first_prompt_tokens",
+        "last_prompt_tokens",
+    )
 
     def __init__(self) -> None:
         self._generations = 0
+        self._has_answered = False
         self._told: list[BackendUsage] = []
         #: The running generation's prompt holds more than the window, so its count says nothing of the window.
         self.asks_again = False
@@ -24,12 +32,19 @@ class Spending:
         self._generations += 1
         if usage is not None:
             self._told.append(usage)
+        is_first, self._has_answered = not self._has_answered, True
         if self.asks_again:
             return
         told = usage.input_tokens if usage is not None else None
-        if self._generations == 1:
+        if is_first:
             self.first_prompt_tokens = told
         self.last_prompt_tokens = told
+
+    def add_aside(self, usage: BackendUsage | None) -> None:
+        """What was spent on something else than the answer: it counts in the sum alone."""
+        self._generations += 1
+        if usage is not None:
+            self._told.append(usage)
 
     @property
     def total(self) -> BackendUsage | None:

@@ -6,10 +6,12 @@ it stands on the path of a lane's latest response.
 """
 
 from collections import OrderedDict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import msgspec
 
+from antiphon.engine.settings import StoredOutcome, decode_outcome
 from antiphon.engine.windows import Strand, Window, WindowCache, detach
 from antiphon.sessions import CONTINUABLE, Node
 from antiphon.store import Job, Record, Store
@@ -24,7 +26,8 @@ INDEX_OVERHEAD_BYTES = 300
 class HeldRound:
     """One response that was not stored, with the round that it continues, if that was not stored either.
 
-    Only one that is the latest of a lane has a window and all of its record; of those above them, the items are kept.
+    Only one that is the latest of a lane has a window and all of its record; of those above them, items and marks are
+    kept.
     """
 
     record: Record
@@ -36,12 +39,12 @@ class HeldRound:
     children: int = 0
     #: What it is counted as, without the window; 0 while it is not held.
     size: int = 0
-    #: What those above it are counted as, once only their items are kept.
+    #: What those above it are counted as, once only their items and marks are kept.
     above_size: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         if self.parent is not None:
-            self.above_size = self.parent.above_size + _measure(_keep_items(self.parent.record))
+            self.above_size = self.parent.above_size + _measure(_keep_path(self.parent.record))
 
 
 class UnstoredMemory:
@@ -120,7 +123,7 @@ class UnstoredRounds:
         if not tip.tips:
             self._drop_window(tip)
             if tip.children:
-                tip.record = _keep_items(tip.record)
+                tip.record = _keep_path(tip.record)
                 self._count(tip)
         self._release(tip)
 
@@ -160,7 +163,7 @@ class UnstoredRounds:
             if taken is not None:
                 taken.children += 1
                 if not taken.tips:
-                    taken.record = _keep_items(taken.record)
+                    taken.record = _keep_path(taken.record)
 
     def _release(self, held: HeldRound | None) -> None:
         """Let go of a round that no path needs, then of those above it that none needs then."""
@@ -193,9 +196,12 @@ class UnstoredRounds:
             self._memory.size_bytes -= counted
 
 
-def _keep_items(record: Record) -> Record:
-    """What a round needs that is not continued itself any more: a path is its items alone."""
-    return msgspec.structs.replace(record, instructions=None, tools=None, settings=b"{}", outcome=b"{}")
+def _keep_path(record: Record) -> Record:
+    """What a round needs that is not continued itself any more: its items, and the marks on those of its path."""
+    kept = StoredOutcome(marks=decode_outcome(record.outcome).marks)
+    return msgspec.structs.replace(
+        record, instructions=None, tools=None, settings=b"{}", outcome=msgspec.json.encode(kept)
+    )
 
 
 def _measure(record: Record) -> int:
@@ -228,10 +234,7 @@ class LaneRounds:
 
     async def load(self, tenant: str, node_id: str) -> Record | None:
         """A round from here or from the store; of one that was continued already, the items."""
-        held = self._find(tenant, node_id)
-        if held is None:
-            return await self._rounds.store.load(tenant, node_id)
-        return self._parent_record if held is self._parent else held.record
+        return self._find_record(tenant, node_id) or await self._rounds.store.load(tenant, node_id)
 
     async def load_path(self, tenant: str, node_id: str, *, skip_deleted: bool = False) -> list[Node] | None:
         """The stored path that the held rounds continue, then those."""
@@ -249,6 +252,22 @@ class LaneRounds:
         path = await self._rounds.store.load_path(tenant, base, skip_deleted=skip_deleted)
         return None if path is None else [*path, *nodes]
 
+    async def load_outcomes(self, tenant: str, node_ids: Collection[str]) -> dict[str, bytes]:
+        """The outcomes of several rounds, of what is held first; of one that was continued, its marks alone."""
+        found: dict[str, bytes] = {}
+        for node_id in node_ids:
+            record = self._find_record(tenant, node_id)
+            if record is not None:
+                found[node_id] = record.outcome
+        if len(found) < len(node_ids) and tenant == self._rounds.tenant:
+            found |= self._list_let_go({*node_ids} - found.keys())
+        missing = [node_id for node_id in node_ids if node_id not in found]
+        return found | (await self._rounds.store.load_outcomes(tenant, missing) if missing else {})
+
+    async def find_deleted(self, tenant: str, node_ids: Collection[str]) -> set[str]:
+        """Which of these were deleted from the store; what is held here cannot be."""
+        return await self._rounds.store.find_deleted(tenant, node_ids)
+
     async def load_job(self, tenant: str, job_id: str) -> Job | None:
         """A background response; those are always stored."""
         return await self._rounds.store.load_job(tenant, job_id)
@@ -257,6 +276,22 @@ class LaneRounds:
         """An item by its id, first in what is held."""
         place = self._rounds.find_item(item_id) if tenant == self._rounds.tenant else None
         return place or await self._rounds.store.find_item(tenant, item_id)
+
+    def _list_let_go(self, node_ids: Collection[str]) -> dict[str, bytes]:
+        """The outcomes of those on the path to the parent, which others may have let go of meanwhile."""
+        found: dict[str, bytes] = {}
+        held = self._parent
+        while held is not None:
+            if held.record.id in node_ids:
+                found[held.record.id] = held.record.outcome
+            held = held.parent
+        return found
+
+    def _find_record(self, tenant: str, node_id: str) -> Record | None:
+        held = self._find(tenant, node_id)
+        if held is None:
+            return None
+        return self._parent_record if held is self._parent else held.record
 
     def _find(self, tenant: str, node_id: str) -> HeldRound | None:
         if tenant != self._rounds.tenant:

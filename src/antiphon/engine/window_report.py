@@ -5,25 +5,23 @@ of parts and items add up to one count of the whole prompt.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from antiphon.backends import Ask
 from antiphon.context.counts import CONSTANT_LIMIT_TOKENS, RATIO_LIMITS, apportion
+from antiphon.context.rows import Row, Rung
 from antiphon.context.truncation import DroppedItem
 from antiphon.context.window_report import (
     CountedBy,
     PartKind,
     Reason,
-    WindowItem,
     WindowPart,
     WindowReport,
     WindowTokens,
     WindowWarning,
-    describe_item,
-    find_reason,
 )
 from antiphon.engine.catalog import Target
 from antiphon.engine.counting import (
@@ -36,9 +34,9 @@ from antiphon.engine.counting import (
     make_target_key,
 )
 from antiphon.engine.fitting import transcribe_alone
-from antiphon.engine.outputs import is_told
-from antiphon.engine.paths import has_gaps, read_places
+from antiphon.engine.paths import has_gaps
 from antiphon.engine.settings import StoredOutcome, decode_outcome, decode_settings
+from antiphon.engine.window_items import ITEMS_AT_ONCE, PathLister, RemovedItem, Resolve, ShownItem
 from antiphon.protocol.items import Item
 from antiphon.sessions import Node
 from antiphon.store import Record
@@ -48,15 +46,12 @@ ITEMS_COUNTED: Final = 64
 PROMPT_COUNTED_BYTES: Final = 256 << 10
 #: All those counts together are waited for this long.
 ITEM_COUNTS_TIMEOUT_S: Final = 15.0
-#: Items are read in portions of this many, so that other clients need not wait for all of them.
-ITEMS_AT_ONCE: Final = 128
 _PATH_CHANGED: Final = (
     "Items of this path were deleted. What was deleted after this response was made is missing in this report, so "
     "that `counted` is of another prompt than `reported`."
 )
 _NO_REASONS: Final[Mapping[str, Reason]] = {}
-
-Resolve = Callable[[Sequence[Item]], Awaitable[Sequence[Item]]]
+_NO_RUNGS: Final[Mapping[str, Rung]] = {}
 
 
 async def build_window_report(
@@ -69,24 +64,37 @@ async def build_window_report(
     make_system: Callable[[str], str],
     resolve: Resolve | None = None,
     reasons: Mapping[str, Reason] = _NO_REASONS,
+    superseded: Mapping[str, Rung] = _NO_RUNGS,
+    replaced: Mapping[str, Rung] = _NO_RUNGS,
+    prompt: Sequence[Row] | None = None,
 ) -> WindowReport:
     """What the model saw when it made the response `record`, the last node of `path`.
 
     `ask`: the prompt as it was sent, rendered anew. `make_system`: the whole system text from the leading system and
     developer text. `resolve`: items with their content as it is sent. `reasons`: why items, by id, are not shown where
-    that cannot be seen from the items.
+    that cannot be seen from the items. `superseded`: the items that a compaction stands for, by id, with the rung that
+    removed them; `replaced`: those that are shown shortened. `prompt`: the rows behind `ask`, in its order, with their
+    items as they are sent; where a compaction was opened they are not those of the path.
     """
     outcome = decode_outcome(record.outcome)
-    dropped = frozenset(item_id for item_id, _, _ in outcome.dropped)
-    rows, sources = await _list_items(path, dropped, reasons, target, resolve)
+    lister = PathLister(
+        path,
+        target,
+        dropped=frozenset(item_id for item_id, _, _ in outcome.dropped),
+        reasons=reasons,
+        superseded=superseded,
+        replaced=replaced,
+        prompt=prompt,
+    )
+    listed = await lister.run(resolve)
     told = {item_id: tokens for item_id, _, tokens in outcome.dropped}
-    for row in rows:
+    for row in listed.rows:
         row.tokens = told.get(row.id, 0)
     count = await count_input(ask, target.backend, counter, make_target_key(target.backend, target.model))
     parts = _list_parts(record, target, ask)
-    counted_by = await _fill_tokens(
-        rows, sources, parts, ask, _Counting(target, counter, make_system, record, outcome, count)
-    )
+    counting = _Counting(target, counter, make_system, record, outcome, count)
+    counted_by = await _fill_tokens(listed.shown, parts, ask, counting)
+    await _note_removed(listed.removed, counting)
     reported = _get_reported(outcome)
     warnings = [*outcome.warnings]
     if not (count.exact and reported == count.tokens) and has_gaps(path):
@@ -98,7 +106,7 @@ async def build_window_report(
         input_tokens=WindowTokens(reported=reported, counted=count.tokens, exact=count.exact),
         counted_by=counted_by,
         parts=parts,
-        items=rows,
+        items=listed.rows,
         dropped=[DroppedItem(*each) for each in outcome.dropped],
         warnings=[WindowWarning(code, message) for code, message in warnings],
         system=ask.system,
@@ -139,36 +147,21 @@ def _get_reported(outcome: StoredOutcome) -> int | None:
     return outcome.first_prompt_tokens
 
 
-async def _list_items(
-    path: Sequence[Node],
-    dropped: frozenset[str],
-    reasons: Mapping[str, Reason],
-    target: Target,
-    resolve: Resolve | None,
-) -> tuple[list[WindowItem], list[Item]]:
-    """A row for each item, and the items that are shown, as they are sent."""
-    places = [
-        (node.id, place)
-        for node in path
-        for place in read_places(node)
-        if node is not path[-1] or not place.is_output
-    ]
-    items: Sequence[Item] = [place.item for _, place in places]
-    if resolve is not None:
-        items = await resolve(items)
-    rows: list[WindowItem] = []
-    shown: list[Item] = []
-    for position, ((node_id, place), item) in enumerate(zip(places, items, strict=True)):
+async def _note_removed(removed: Sequence[RemovedItem], counting: _Counting) -> None:
+    """Tell of each item that a compaction touched what that freed, by estimate."""
+    target = counting.target
+    if not removed:
+        return
+    pieces: list[bytes] = []
+    for position, each in enumerate(removed):
         if position % ITEMS_AT_ONCE == ITEMS_AT_ONCE - 1:
             await asyncio.sleep(0)
-        told = not place.is_output or is_told(item, speaks_responses=target.backend.speaks_responses)
-        reason = reasons.get(place.id) or find_reason(
-            item, dropped=place.id in dropped, transcribed=told and bool(transcribe_alone(item, target))
-        )
-        rows.append(describe_item(item, place.id, node_id, reason))
-        if reason is None:
-            shown.append(item)
-    return rows, shown
+        pieces.append(transcribe_alone(each.whole, target))
+        pieces.append(transcribe_alone(each.shown, target) if each.shown is not None else b"")
+    key = make_target_key(target.backend, target.model)
+    tokens = await counting.counter.estimate_many(key, pieces)
+    for each, whole, left in zip(removed, tokens[::2], tokens[1::2], strict=True):
+        each.row.removed_tokens = max(whole - left, 0)
 
 
 def _list_parts(record: Record, target: Target, ask: Ask) -> list[WindowPart]:
@@ -181,8 +174,9 @@ def _list_parts(record: Record, target: Target, ask: Ask) -> list[WindowPart]:
 
 
 async def _fill_tokens(
-    rows: list[WindowItem], shown: list[Item], parts: list[WindowPart], ask: Ask, counting: _Counting
+    told: Sequence[ShownItem], parts: list[WindowPart], ask: Ask, counting: _Counting
 ) -> CountedBy:
+    shown = [each.item for each in told]
     weights = await _weigh_by_backend(shown, parts, ask, counting)
     counted_by: CountedBy = "backend" if weights is not None else "estimate"
     if weights is None:
@@ -190,9 +184,8 @@ async def _fill_tokens(
     tokens = apportion(weights, counting.total)
     for part, number in zip(parts, tokens, strict=False):
         part.tokens = number
-    shown_rows = [row for row in rows if row.shown]
-    for row, number in zip(shown_rows, tokens[len(parts) :], strict=True):
-        row.tokens = number
+    for each, number in zip(told, tokens[len(parts) :], strict=True):
+        each.row.tokens = number
     return counted_by
 
 

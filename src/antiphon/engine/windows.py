@@ -143,6 +143,9 @@ def extend(window: Window, step: Step) -> Window:
     for note in step.notes:
         strand.notes.setdefault(note, position)
     for item in step.remembered:
+        if any(known.raw == item.raw for _, known in strand.remembered):
+            # A path that began anew says again what it holds.
+            continue
         strand.remembered.append((position, item))
         strand.size += len(item.raw)
     for call_id in step.async_calls:
@@ -165,6 +168,24 @@ def extend(window: Window, step: Step) -> Window:
         prompt_tokens=step.prompt_tokens,
         prompt_made_with=step.prompt_made_with,
     )
+
+
+def restart(window: Window) -> Window:
+    """The same path on a strand without a word of it: what is shown of it from here on comes with the next step.
+
+    Its nodes, ids and calls are still known, and so are the tools that it brought; a step that says them again must
+    leave them out (`Window.remembered`).
+    """
+    strand = _branch(window)
+    strand.size -= sum(map(len, strand.pieces))
+    strand.pieces = []
+    strand.notes = {}
+    strand.first_image = None
+    # Settings that a path has changed do not outlive it; tools and approvals do.
+    dropped = [item for _, item in strand.remembered if item.type == "configuration_update"]
+    strand.remembered = [each for each in strand.remembered if each[1].type != "configuration_update"]
+    strand.size -= sum(len(item.raw) for item in dropped)
+    return Window(strand=strand, depth=window.depth, waiting_approvals=window.waiting_approvals)
 
 
 def detach(window: Window) -> Window:

@@ -17,6 +17,7 @@ AntiphonError
 │   └── ContextOverflowError    the prompt does not fit its window     400
 ├── RateLimitError          the caller must slow down                  429
 │   └── OverloadedError         all callers: too much waits already    429
+├── CompactionFailedError   a larger window, or a shorter message      500
 ├── ServerStoppingError     whoever runs the server stops it           503
 ├── StoreError              our storage must be looked at              500
 └── ProtocolError           our own bug                                500
@@ -215,6 +216,12 @@ class ContextOverflowError(BackendError):
         self.window_tokens = window_tokens
         #: The server stopped counting at its limit, so the prompt may be longer.
         self.at_least = at_least
+
+
+class CompactionFailedError(AntiphonError):
+    """The window could not be compacted: what must stay in it does not fit. The history is as it was."""
+
+    code = "compaction_failed"
 
 
 class RateLimitError(AntiphonError):

@@ -146,7 +146,7 @@ class AntiphonOptions(Options, kw_only=True):
     """Our own request key: marks on tool results by call id, and the method of a compaction."""
 
     marks: dict[str, Literal["uneventful", "superseded", "keep"]] | None = None
-    method: str | None = None
+    method: Literal["auto", "elide", "summary", "extract"] | None = None
 
 
 class ConversationReference(Options, kw_only=True):

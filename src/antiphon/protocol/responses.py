@@ -133,6 +133,17 @@ class DeletedConversation(msgspec.Struct):
     deleted: bool = True
 
 
+class CompactedResponse(msgspec.Struct, kw_only=True):
+    """A window made smaller: `output` is what stands in its place. It is no response, and is not stored."""
+
+    id: str
+    object: Literal["response.compaction"] = "response.compaction"
+    created_at: int
+    output: list[msgspec.Raw] = []
+    usage: Usage
+    antiphon: dict[str, Any] | UnsetType = UNSET
+
+
 class InputTokens(msgspec.Struct, kw_only=True):
     """How many tokens a request's prompt has; `antiphon` says so when it is an estimate."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from antiphon import __version__
+from antiphon.protocol.compact_request import describe_compact_request
 from antiphon.protocol.count_request import describe_count_request
 from antiphon.protocol.errors import ErrorObject
 from antiphon.protocol.request_schema import describe_create_request
@@ -38,8 +39,9 @@ def render_openapi(specs: Sequence[RouteSpec]) -> bytes:
     _, components = msgspec.json.schema_components(ordered, ref_template=_PREFIX + "{name}")
     create, create_components = describe_create_request(_PREFIX + "{name}")
     count, count_components = describe_count_request(_PREFIX + "{name}")
-    components = {**components, **create_components, **count_components}
-    components |= {"CreateRequest": create, "CountRequest": count}
+    compact, compact_components = describe_compact_request(_PREFIX + "{name}")
+    components = {**components, **create_components, **count_components, **compact_components}
+    components |= {"CreateRequest": create, "CountRequest": count, "CompactRequest": compact}
     document = {
         "openapi": "3.1.0",
         "info": {

@@ -1,13 +1,25 @@
-"""The routes of a stored response: read, stream again, cancel, delete, list its input, count, see its window."""
+"""The routes of a stored response: read, stream again, cancel, delete, list its input, see its window.
 
+And those that take what a response is made from, and make none: count it, compact it.
+"""
+
+import asyncio
 from typing import Any
 
 import msgspec
 
 from antiphon.engine import Engine, EventSource
+from antiphon.protocol.compact_request import decode_compact_request
 from antiphon.protocol.count_request import decode_count_request
 from antiphon.protocol.errors import RequestError
-from antiphon.protocol.responses import DeletedResponse, InputTokens, ListPage, Response
+from antiphon.protocol.responses import (
+    CompactedResponse,
+    DeletedResponse,
+    InputTokens,
+    ListPage,
+    Response,
+)
+from antiphon.server.bodies import LARGE_BODY_BYTES, check_input_length
 from antiphon.server.include import INCLUDE, read_include
 from antiphon.server.route import (
     AFTER,
@@ -21,6 +33,7 @@ from antiphon.server.route import (
     read_limit,
     read_newest_first,
 )
+from antiphon.server.settings import ServerLimits
 
 _encode = msgspec.json.Encoder().encode
 _ONE = "/v1/responses/{response_id}"
@@ -31,11 +44,15 @@ _FLAG: dict[str, Any] = {**_CHOICE, "default": "false"}
 class ResponseRoutes:
     """Responses over HTTP, but for creating one."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, limits: ServerLimits) -> None:
         self._engine = engine
+        self._limits = limits
 
     def list_specs(self) -> tuple[RouteSpec, ...]:
-        """The routes; `input_tokens` first, for it would be the id of a response."""
+        """The routes; those of one response last, for another word in their path would be an id there."""
+        return (*self._list_making(), *self._list_stored())
+
+    def _list_making(self) -> tuple[RouteSpec, ...]:
         return (
             RouteSpec(
                 method="POST",
@@ -48,6 +65,21 @@ class ResponseRoutes:
                 errors=("404", "429", "502", "503"),
                 asks_model=True,
             ),
+            RouteSpec(
+                method="POST",
+                path="/v1/responses/compact",
+                name="compactResponse",
+                summary="Make a window smaller: its user messages, and one sealed item for all the rest.",
+                handler=self._compact,
+                answer=CompactedResponse,
+                body="CompactRequest",
+                errors=("404", "429", "502", "503", "504"),
+                asks_model=True,
+            ),
+        )
+
+    def _list_stored(self) -> tuple[RouteSpec, ...]:
+        return (
             RouteSpec(
                 method="GET",
                 path=_ONE,
@@ -106,6 +138,17 @@ class ResponseRoutes:
     async def _count(self, call: Call) -> bytes:
         request = decode_count_request(call.body)
         return _encode(await self._engine.count_input(request, call.tenant))
+
+    async def _compact(self, call: Call) -> bytes:
+        if len(call.body) < LARGE_BODY_BYTES:
+            request = decode_compact_request(call.body)
+        else:
+            request = await asyncio.to_thread(decode_compact_request, call.body)
+        check_input_length(request, self._limits)
+        compacted = await self._engine.compact(
+            request, call.tenant, zero_retention=call.access.zero_retention
+        )
+        return _encode(compacted)
 
     async def _retrieve(self, call: Call) -> bytes | EventSource:
         response_id = call.get_path("response_id")

@@ -22,6 +22,7 @@ from antiphon.protocol.errors import (
 from antiphon.server.admission import Admission, Lease
 from antiphon.server.bodies import ClientGoneError, read_body
 from antiphon.server.conversation_routes import ConversationRoutes
+from antiphon.server.item_routes import ItemRoutes
 from antiphon.server.keys import Keyring
 from antiphon.server.model_routes import ModelRoutes
 from antiphon.server.openapi import render_openapi
@@ -32,14 +33,6 @@ from antiphon.server.settings import ServerLimits
 from antiphon.server.status_routes import StatusRoutes
 from antiphon.server.streaming import DisconnectWatch, StreamSender, send_relayed
 
-#: Endpoints of the API that are not served yet, and what to do instead.
-UNSERVED: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    (
-        ("POST",),
-        "/v1/responses/compact",
-        "Send 'truncation': 'auto' to leave out the oldest history where it does not fit, or start a new chain.",
-    ),
-)
 #: APIs that clients may expect beside this one, by the beginnings of their paths.
 OTHER_APIS: frozenset[str] = frozenset(
     {
@@ -71,7 +64,8 @@ class Routes:
         self._limits = limits
         self._admission = admission
         self.specs: tuple[RouteSpec, ...] = (
-            *ResponseRoutes(engine).list_specs(),
+            *ResponseRoutes(engine, limits).list_specs(),
+            *ItemRoutes(engine).list_specs(),
             *ConversationRoutes(engine).list_specs(),
             *ModelRoutes(engine).list_specs(),
             *StatusRoutes(engine, self.describe).list_specs(),
@@ -79,9 +73,6 @@ class Routes:
         self._openapi: bytes | None = None
         self._table = [
             (Route(spec.path, endpoint=_unused, methods=[spec.method]), spec) for spec in self.specs
-        ]
-        self._unserved = [
-            (Route(path, endpoint=_unused, methods=list(methods)), hint) for methods, path, hint in UNSERVED
         ]
 
     async def answer(
@@ -146,8 +137,6 @@ class Routes:
         allowed: set[str] = {"POST"} if path == RESPONSES_PATH else set()
         if path == RESPONSES_PATH and headers.get(b"upgrade", b"").lower() == b"websocket":
             raise UpgradeRequiredError
-        # Before what is served: `compact` would be the id of a response there.
-        self._refuse_unserved(scope, Match.FULL)
         for route, spec in self._table:
             match, child_scope = route.matches(scope)
             if match is Match.FULL:
@@ -159,19 +148,10 @@ class Routes:
             raise MethodNotAllowedError(
                 f"Not allowed to {method} on {path}. Allowed: {allow}.", headers={"allow": allow}
             )
-        self._refuse_unserved(scope, Match.PARTIAL)
         _refuse_other_api(method, path)
         raise NotFoundError(
             f"Unknown request URL: {method} {path}. {self._suggest_path(scope)}", code="unknown_url"
         )
-
-    def _refuse_unserved(self, scope: Any, wanted: Match) -> None:
-        for route, hint in self._unserved:
-            if route.matches(scope)[0] is wanted:
-                raise NotFoundError(
-                    f"{scope['method']} {scope['path']}: this endpoint of the API is not served yet. {hint}",
-                    code="unknown_url",
-                )
 
     def _suggest_path(self, scope: Any) -> str:
         """What a path may have meant, when it is only put together wrongly."""
@@ -186,8 +166,7 @@ class Routes:
         """Whether the API has something at this path."""
         if scope["path"] == RESPONSES_PATH:
             return True
-        routes = [*(route for route, _ in self._table), *(route for route, _ in self._unserved)]
-        return any(route.matches(scope)[0] is not Match.NONE for route in routes)
+        return any(route.matches(scope)[0] is not Match.NONE for route, _ in self._table)
 
     def describe(self) -> bytes:
         """The OpenAPI document."""

@@ -31,12 +31,14 @@ def check_pairing(
     call_types: Mapping[str, str] | None = None,
     is_earlier_call: Callable[[str], bool] = lambda _: False,
     is_earlier_item: Callable[[str], bool] = lambda _: False,
+    may_be_open: bool = False,
 ) -> None:
     """Refuse new items that do not pair up with the path that they continue.
 
     `open_calls` are the path's unanswered calls, `async_calls` those that may be answered late, again, or never;
     `call_types` tells the item types of open calls that are not of functions. `approvals` are its approval
     requests (`list_approvals`). The callables tell whether a call id or item id stands on the path at all.
+    `may_be_open`: the model is not asked to go on, so that calls may wait for their outputs still.
     Raises `RequestError` (responses-API section 'State errors').
     """
     check = _Check(open_calls, async_calls, approvals or {}, call_types or {}, is_earlier_call)
@@ -48,7 +50,8 @@ def check_pairing(
                 raise _refuse(f"Duplicate item found with id {item_id}. {_REMEDY}")
             ids.add(item_id)
         check.take(item)
-    check.finish()
+    if not may_be_open:
+        check.finish()
 
 
 def check_order(earlier: Iterable[Item], items: Iterable[Item]) -> None:

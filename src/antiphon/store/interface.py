@@ -4,7 +4,7 @@ It knows nothing of requests or models: a round is item bytes, settings bytes an
 Invariant: what `record` returned for is durable (to a killed process) and whole, or it raised.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -134,6 +134,14 @@ class Store(Protocol):
 
         None when no round of the tenant that still exists has recorded it in `client_ids`.
         """
+        ...
+
+    async def load_outcomes(self, tenant: str, node_ids: Collection[str]) -> dict[str, bytes]:
+        """The outcomes of several nodes by id; those that are unknown to the tenant or deleted are left out."""
+        ...
+
+    async def find_deleted(self, tenant: str, node_ids: Collection[str]) -> set[str]:
+        """Which of these nodes the tenant has deleted; an id that it never stored is not among them."""
         ...
 
     async def delete(self, tenant: str, node_id: str) -> bool:

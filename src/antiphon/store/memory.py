@@ -3,7 +3,7 @@
 It keeps the store's contract except that nothing outlives the process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -84,6 +84,17 @@ class MemoryStore:
         self._require_open()
         places = self._items.get((tenant, item_id))
         return places[-1] if places else None
+
+    async def load_outcomes(self, tenant: str, node_ids: Collection[str]) -> dict[str, bytes]:
+        """The outcomes of several nodes; see `Store.load_outcomes`."""
+        self._require_open()
+        records = {node_id: self._find(tenant, node_id) for node_id in node_ids}
+        return {node_id: record.outcome for node_id, record in records.items() if record is not None}
+
+    async def find_deleted(self, tenant: str, node_ids: Collection[str]) -> set[str]:
+        """Which of these nodes were deleted; see `Store.find_deleted`."""
+        self._require_open()
+        return {node_id for node_id in node_ids if (tenant, node_id) in self._deleted}
 
     async def delete(self, tenant: str, node_id: str) -> bool:
         """Forget a round's content and keep a tombstone; see `Store.delete`."""

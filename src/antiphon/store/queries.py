@@ -29,6 +29,12 @@ def load_queries() -> dict[str, str]:
 
 
 @cache
+def widen_list(name: str, length: int) -> str:
+    """A named query whose list `IN (?)` takes so many values; nulls fill a list up, for they equal nothing."""
+    return load_queries()[name].replace("IN (?)", f"IN ({', '.join('?' * length)})")
+
+
+@cache
 def load_schema() -> str:
     """The whole schema of the newest version, as one script."""
     return _read("schema.sql")

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,12 @@ from antiphon.store.conversations import to_conversation
 from antiphon.store.files import DataFolder
 from antiphon.store.interface import Conversation, EventChunk, Job, Record, StoreSettings
 from antiphon.store.jobs import to_chunks, to_jobs
-from antiphon.store.packing import hash_item_id, pack_id, unpack_id
-from antiphon.store.queries import load_queries
+from antiphon.store.packing import hash_item_id, pack_id, unpack_id, unpack_outcome
+from antiphon.store.queries import load_queries, widen_list
 from antiphon.store.rows import RowWriter, to_path, to_record
+
+#: Ids that one query looks for; more take several queries.
+IDS_AT_ONCE = 64
 
 
 class SqliteStore:
@@ -86,6 +89,15 @@ class SqliteStore:
         """Where a client-given item id stands; see `Store.find_item`."""
         rows = self._read("find_item", (tenant, hash_item_id(item_id)))
         return (unpack_id(rows[0][0]), rows[0][1]) if rows else None
+
+    async def load_outcomes(self, tenant: str, node_ids: Collection[str]) -> dict[str, bytes]:
+        """The outcomes of several nodes; see `Store.load_outcomes`."""
+        rows = self._read_many("load_outcomes", tenant, node_ids)
+        return {unpack_id(stored_id): unpack_outcome(outcome) for stored_id, outcome in rows}
+
+    async def find_deleted(self, tenant: str, node_ids: Collection[str]) -> set[str]:
+        """Which of these nodes were deleted; see `Store.find_deleted`."""
+        return {unpack_id(stored_id) for (stored_id,) in self._read_many("find_deleted", tenant, node_ids)}
 
     async def delete(self, tenant: str, node_id: str) -> bool:
         """Blank a round and wipe its bytes from the files; see `Store.delete`."""
@@ -179,14 +191,36 @@ class SqliteStore:
         finally:
             self._folder.unlock()
 
+    def _read_many(self, name: str, tenant: str, node_ids: Collection[str]) -> list[Any]:
+        """The rows of a query over a list of ids, which is asked in lists of one length."""
+        # One id that is no valid text, and so was never stored, would spoil the list that it stands in.
+        wanted = [pack_id(node_id) for node_id in dict.fromkeys(node_ids) if _is_text(node_id)]
+        query = widen_list(name, IDS_AT_ONCE)
+        rows = []
+        for start in range(0, len(wanted), IDS_AT_ONCE):
+            ids = wanted[start : start + IDS_AT_ONCE]
+            rows += self._fetch(query, (*ids, *[None] * (IDS_AT_ONCE - len(ids)), tenant))
+        return rows
+
     def _read(self, name: str, parameters: Sequence[Any]) -> list[Any]:
+        return self._fetch(self._queries[name], parameters)
+
+    def _fetch(self, query: str, parameters: Sequence[Any]) -> list[Any]:
         if self._closed:
             raise StoreError("The store is closed.")
         try:
             with self._reading:
-                return self._reader.execute(self._queries[name], parameters).fetchall()
+                return self._reader.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"The store cannot read: {error}.") from error
         except UnicodeEncodeError:
             # A name that is no valid text was never stored.
             return []
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -25,6 +25,8 @@ from antiphon.checker.doubles.toy import (
 from antiphon.protocol.errors import NotFoundError, RequestError
 
 MODEL = "toy"
+#: Every model, by which the same answers are given.
+MODELS = (MODEL, "toy-again")
 #: What a response that fails says.
 FAILURE = {"code": "server_error", "message": "The toy broke."}
 
@@ -71,7 +73,7 @@ class AnsweringDouble:
 
     def check_model(self, body: dict[str, Any]) -> None:
         """Refuses a model that is not here."""
-        if body.get("model") != MODEL:
+        if body.get("model") not in MODELS:
             raise RequestError(
                 f"The requested model '{body.get('model')}' does not exist.",
                 param="model",
@@ -105,6 +107,14 @@ class AnsweringDouble:
     def build_window(self, body: dict[str, Any], parent: Record | None, given: list[Item]) -> list[Item]:
         """What the model sees: what came before, then the new items."""
         return [*self.find_context(body, parent), *given]
+
+    def open_window(self, window: list[Item]) -> list[Item]:
+        """The window with what stands for more than itself opened: nothing does."""
+        return window
+
+    def list_kept(self, given: list[Item]) -> list[Item]:
+        """What of the request's items is kept with its response: all."""
+        return given
 
     def check_room(self, window: list[Item]) -> None:
         """Refuses what the toy model's window does not hold."""
@@ -155,6 +165,10 @@ class AnsweringDouble:
             return [{**self.make_message(""), "content": [part]}]
         return [self.make_message(answer(window, instructions))]
 
+    def produce(self, window: list[Item], instructions: str, body: dict[str, Any]) -> list[Item]:
+        """The output items: what the toy model says."""
+        return self.generate(window, instructions, body)
+
     def choose_tool(self, tools: list[Item], choice: Any) -> Item:
         """The tool that is called: the first one that the choice allows."""
         allowed = choice.get("tools", [choice]) if isinstance(choice, dict) else []
@@ -189,7 +203,7 @@ class AnsweringDouble:
         """Status and details of the response: whether its output was cut, or there is none."""
         if not output:
             return {"status": "failed", "incomplete_details": None, "error": FAILURE, "completed_at": None}
-        if any(item["status"] == "incomplete" for item in output):
+        if any(item.get("status") == "incomplete" for item in output):
             return {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
         return {"status": "completed", "incomplete_details": None}
 
@@ -271,7 +285,7 @@ class AnsweringDouble:
         """What a request is about, checked: its parent, its items, its window, its instructions."""
         parent = self.find_parent(body)
         given = [self.resolve(item) for item in list_items(body.get("input"))]
-        window = self.build_window(body, parent, given)
+        window = self.open_window(self.build_window(body, parent, given))
         self.check_room(window)
         self.check_pairing(window)
         return parent, given, window, self.find_instructions(body, parent)
@@ -297,16 +311,17 @@ class AnsweringDouble:
         """One request carried out: check, gather, generate, keep."""
         self.check(body)
         _, given, window, instructions = self.gather(body)
-        output = [] if is_failing(window) else self.limit(self.generate(window, instructions, body), body)
+        output = [] if is_failing(window) else self.limit(self.produce(window, instructions, body), body)
         response: dict[str, Any] = self.finish(self.make_response(body, window, instructions, output))
-        given = [self.name_item(item) for item in given]
+        given = [self.name_item(item) for item in self.list_kept(given)]
         self.last = Record(given, [*window, *output], response)
         self.keep(self.last, body)
         return response
 
     def name_item(self, item: Item) -> Item:
         """The item with an id of its own, and its text as a part."""
-        named = {"id": f"item_{next(self._ids):032x}", "status": "completed", **item}
+        prefix = "msg" if item.get("type") == "message" else "item"
+        named = {"id": self.make_id(prefix), "status": "completed", **item}
         if isinstance(item.get("content"), str):
             kind = "output_text" if item.get("role") == "assistant" else "input_text"
             named["content"] = [{"type": kind, "text": item["content"]}]

@@ -1,12 +1,14 @@
 """Families of faults: a double for each field, tool, choice, item, part, event and rule, made from the surface.
 
-Each does one thing wrong with its one subject: it drops it without a word, refuses it without a name, or takes
-what should be refused. It knows no requirement. Invariant: a double's name is its family's and its subject's.
+Each does one thing wrong with its one subject: it drops it without a word, refuses it without a name, or takes what
+should be refused. The faults of compaction, made one by one, are a family too. It knows no requirement. Invariant: a
+double's name is its family's and its subject's.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from antiphon.checker.doubles.compaction_faults import COMPACTION_DOUBLES
 from antiphon.checker.doubles.honest import HonestDouble, Item, Record
 from antiphon.checker.doubles.rules import FIELDS, RULES
 from antiphon.checker.surface import ERRORS, SURFACE
@@ -232,7 +234,7 @@ FAMILIES: dict[str, dict[str, type[HonestDouble]]] = {
             lambda name: {"allowed": frozenset({name})},
         ),
     )
-}
+} | {"compaction-": {f"compaction-{name}": double for name, double in COMPACTION_DOUBLES.items()}}
 FAMILY_DOUBLES: dict[str, type[HonestDouble]] = {
     name: double for family in FAMILIES.values() for name, double in family.items()
 }

@@ -1,6 +1,6 @@
 """The honest double: a tiny Responses server with every route, which keeps all that it is told.
 
-It is an ASGI application, made of the part that answers, conversations, background work and WebSocket.
+It is an ASGI application, made of the parts that answer, converse, compact, work in the background and talk.
 Invariant: it passes every requirement, and each method under "seams" is one thing that a server can get wrong.
 """
 
@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from antiphon.checker.doubles.answering import MODEL, Record
+from antiphon.checker.doubles.answering import MODEL, MODELS, Record
 from antiphon.checker.doubles.rules import Item, list_items
 from antiphon.checker.doubles.talking import TalkingDouble
 from antiphon.checker.doubles.toy import (
@@ -86,7 +86,7 @@ class HonestDouble(TalkingDouble):
 
     def list_models(self) -> list[dict[str, Any]]:
         """The models that there are."""
-        return [{"id": MODEL, "object": "model", "created": 0, "owned_by": "toys"}]
+        return [{"id": name, "object": "model", "created": 0, "owned_by": "toys"} for name in MODELS]
 
     def find_model(self, name: str) -> dict[str, Any]:
         """One model."""
@@ -135,6 +135,7 @@ class HonestDouble(TalkingDouble):
         """Answers one HTTP request."""
         method, path = scope["method"], scope["path"]
         tenant = self.choose_tenant(read_key(scope))
+        self.tenant = tenant
         self.records = self.tenants.setdefault(tenant, {})
         self.conversations = self.shelves.setdefault(tenant, {})
         parts = path.strip("/").split("/")
@@ -203,6 +204,8 @@ class HonestDouble(TalkingDouble):
             body = self.read_json(raw)
             self.check_count(body)
             return {"object": "response.input_tokens", "input_tokens": self.count_input(body)}
+        if rest == ["compact"] and method == "POST":
+            return self.compact(self.read_json(raw))
         if rest == ["compact"] or rest[1:] == ["window"]:
             return self.answer_unknown(method, f"/responses/{'/'.join(rest)}")
         record, job = self.find_record(rest[0]), self.jobs.get(rest[0])

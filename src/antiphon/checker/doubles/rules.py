@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from antiphon.checker.doubles.sealing import open_seal
 from antiphon.protocol.errors import NotFoundError, RequestError
 
 Item = dict[str, Any]
@@ -35,6 +36,7 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "metadata": (dict,),
     "truncation": (str,),
     "text": (dict,),
+    "context_management": (list,),
 }
 #: Field -> the texts that it may hold.
 VALUES: dict[str, tuple[str, ...]] = {
@@ -53,6 +55,14 @@ INCLUDABLE: Final = (
 )
 #: Items that the toy model is told of; the API's others are refused by their type.
 TAKEN_ITEMS: Final = ("message", "function_call", "function_call_output")
+#: Items that hold a window; the second name is the first one's alias.
+COMPACTIONS: Final = ("compaction", "compaction_summary")
+#: The item that asks for one.
+TRIGGER: Final = "compaction_trigger"
+#: A response that compacts needs room for it.
+LEAST_COMPACTION_TOKENS: Final = 20_000
+#: No prompt is compacted under so many tokens.
+LEAST_THRESHOLD: Final = 1_000
 #: The API's other types of items end like this, or are these.
 _KNOWN_ENDS: Final = (
     "_call",
@@ -196,16 +206,17 @@ def check_item_types(body: dict[str, Any]) -> None:
 def check_told_items(body: dict[str, Any]) -> None:
     """Items that the toy model cannot be told of; sealed ones that cannot be opened first."""
     for where, item in _walk(body):
-        if item["type"] not in (*TAKEN_ITEMS, "item_reference"):
+        is_sealed = item["type"] in COMPACTIONS and open_seal(item.get("encrypted_content")) is not None
+        if item["type"] not in (*TAKEN_ITEMS, TRIGGER, "item_reference") and not is_sealed:
             raise unsupported(where, f"items of type '{item['type']}'")
 
 
 def check_seals(body: dict[str, Any]) -> None:
-    """Sealed content, of which this server made none."""
-    for where, item in _walk(body):
-        if item.get("encrypted_content") is not None:
-            message = f"The encrypted content of {where} could not be verified."
-            raise RequestError(message, code="invalid_encrypted_content")
+    """Sealed content that this server did not make."""
+    for _, item in _walk(body):
+        text = item.get("encrypted_content")
+        if text is not None and (item["type"] not in COMPACTIONS or open_seal(text) is None):
+            raise find_seal_broken(item)
 
 
 def check_parts(body: dict[str, Any]) -> None:
@@ -390,6 +401,84 @@ def check_background(body: dict[str, Any]) -> None:
         raise RequestError("'background' needs 'store'.", param="background", code="invalid_value")
 
 
+def check_triggers(body: dict[str, Any]) -> None:
+    """More than one trigger."""
+    if len(_find_triggers(body)) > 1:
+        message = f"Only one '{TRIGGER}' item may be provided."
+        raise RequestError(message, param="input", code="invalid_value")
+
+
+def check_trigger_place(body: dict[str, Any]) -> None:
+    """A trigger before other items."""
+    if _find_triggers(body) and not is_triggered(body):
+        message = f"The '{TRIGGER}' item must be the final input item."
+        raise RequestError(message, param="input", code="invalid_value")
+
+
+def check_trigger_budget(body: dict[str, Any]) -> None:
+    """A trigger with too small an output budget."""
+    if _find_triggers(body) and (body.get("max_output_tokens") or LEAST_COMPACTION_TOKENS) < (
+        LEAST_COMPACTION_TOKENS
+    ):
+        raise RequestError(
+            f"'{TRIGGER}' requires 'max_output_tokens' to be at least {LEAST_COMPACTION_TOKENS} when specified.",
+            param="max_output_tokens",
+            code="invalid_value",
+        )
+
+
+def _find_triggers(body: dict[str, Any]) -> list[str]:
+    return [where for where, item in _walk(body) if item["type"] == TRIGGER]
+
+
+def is_triggered(body: dict[str, Any]) -> bool:
+    """Whether the last item asks for a compaction."""
+    return [item["type"] for _, item in _walk(body)][-1:] == [TRIGGER]
+
+
+def check_context_type(body: dict[str, Any]) -> None:
+    """A way to manage the context that there is not."""
+    for entry in body.get("context_management") or []:
+        if entry.get("type", "compaction") != "compaction":
+            message = f"Unsupported context_management type: '{entry['type']}'."
+            raise RequestError(message, param="context_management")
+
+
+def check_context_shape(body: dict[str, Any]) -> None:
+    """No way to manage the context, one without its type, and one with a key that there is not."""
+    where = "context_management"
+    if body.get(where) == []:
+        raise RequestError(f"Invalid '{where}': empty array.", param=where, code="empty_array")
+    for index, entry in enumerate(body.get(where) or []):
+        if "type" not in entry:
+            raise RequestError(
+                f"Missing required parameter: '{where}[{index}].type'.",
+                param=f"{where}[{index}].type",
+                code="missing_required_parameter",
+            )
+        for name in entry:
+            if name not in ("type", "compact_threshold"):
+                name = f"{where}[{index}].{name}"
+                raise RequestError(f"Unknown parameter: '{name}'.", param=name, code="unknown_parameter")
+
+
+def check_threshold(body: dict[str, Any]) -> None:
+    """A threshold that is no whole number, or too small."""
+    for index, entry in enumerate(body.get("context_management") or []):
+        where, limit = f"context_management[{index}].compact_threshold", entry.get("compact_threshold")
+        if limit is None:
+            continue
+        if not isinstance(limit, int) or isinstance(limit, bool):
+            raise RequestError(f"Invalid type for '{where}'.", param=where, code="invalid_type")
+        if limit < LEAST_THRESHOLD:
+            raise RequestError(
+                f"Invalid '{where}': integer below minimum value. Expected a value >= {LEAST_THRESHOLD}, "
+                f"but got {limit} instead.",
+                param=where,
+                code="integer_below_min_value",
+            )
+
+
 Rule = Callable[[dict[str, Any]], None]
 #: Every rule, in the order in which they are walked.
 RULES: dict[str, Rule] = {
@@ -424,6 +513,12 @@ RULES: dict[str, Rule] = {
     "unknown_tool_choice": check_choice,
     "mutually_exclusive_parameters": check_context,
     "background": check_background,
+    "triggers": check_triggers,
+    "trigger_place": check_trigger_place,
+    "trigger_budget": check_trigger_budget,
+    "context_type": check_context_type,
+    "context_shape": check_context_shape,
+    "context_threshold": check_threshold,
 }
 
 
@@ -432,6 +527,15 @@ def fill_schema(schema: Any) -> str:
     properties = schema.get("properties", {}) if isinstance(schema, dict) else {}
     filled = {name: (rule.get("enum") or [True])[0] for name, rule in properties.items()}
     return msgspec.json.encode(filled).decode()
+
+
+def find_seal_broken(item: Item) -> RequestError:
+    """The answer to sealed content that cannot be opened."""
+    return RequestError(
+        f"The encrypted content for item {item.get('id')} could not be verified. Reason: Encrypted content could "
+        "not be decrypted or parsed.",
+        code="invalid_encrypted_content",
+    )
 
 
 def find_item_missing(item_id: Any) -> NotFoundError:

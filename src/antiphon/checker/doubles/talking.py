@@ -206,6 +206,7 @@ class TalkingDouble(WorkingDouble):
         stored = self.tenants.setdefault(connection.key, {})
         before = {**self.choose_stored(stored), **self.list_held(connection)}
         self.records = dict(before)
+        self.tenant = connection.key
         self.conversations = self.shelves.setdefault(connection.key, {})
         parent = body.get("previous_response_id")
         try:

@@ -58,9 +58,14 @@ def count_item(item: Item) -> int:
     return 4 + len(read_text(item).split())
 
 
+def find_words(window: list[Item]) -> list[str]:
+    """The words that a window tells."""
+    told = [read_text(item) for item in window if item.get("role") != "assistant"]
+    return [word for text in told for word in _WORD.findall(text)]
+
+
 def answer(window: list[Item], instructions: str) -> str:
-    told = [instructions, *(read_text(item) for item in window if item.get("role") != "assistant")]
-    words = [word for text in told for word in _WORD.findall(text)]
+    words = [*_WORD.findall(instructions), *find_words(window)]
     last = window[-1] if window else {"type": "message", "content": ""}
     if _STORY.search(read_text(last)):
         return " ".join(["Once upon a time there was a lighthouse."] * 20)

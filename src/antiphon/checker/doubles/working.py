@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from antiphon.checker.doubles.answering import Record
-from antiphon.checker.doubles.conversing import Conversation, ConversingDouble
+from antiphon.checker.doubles.compacting import CompactingDouble
+from antiphon.checker.doubles.conversing import Conversation
 from antiphon.checker.doubles.rules import list_items
 from antiphon.checker.doubles.toy import is_long_task
 from antiphon.protocol.errors import RequestError
@@ -37,7 +38,7 @@ class Job(msgspec.Struct):
         return self.status in ("queued", "in_progress")
 
 
-class WorkingDouble(ConversingDouble):
+class WorkingDouble(CompactingDouble):
     """Runs responses in the background."""
 
     def __init__(self) -> None:

@@ -164,7 +164,6 @@ _CACHE: dict[str, Any] = {
     "comparison_response_id": "resp_of_another_time",
 }
 _PROMPT = {"id": "pmpt_of_no_server", "version": "2", "variables": {"city": "Paris"}}
-_COMPACTION = {"context_management": [{"type": "compaction", "compact_threshold": 100_000}]}
 
 
 def _moderation(side: str) -> dict[str, Any]:
@@ -195,8 +194,6 @@ FIELD_CASES: tuple[FieldCase, ...] = (
     FieldCase("text.format.description", _TEXT),
     FieldCase("text.format.strict", _TEXT),
     FieldCase("text.verbosity", {"text": {"verbosity": "low"}}),
-    FieldCase("context_management.type", _COMPACTION, UNTOLD),
-    FieldCase("context_management.compact_threshold", _COMPACTION, UNTOLD),
     FieldCase("prompt.id", {"prompt": {"id": _PROMPT["id"]}}),
     FieldCase("prompt.version", {"prompt": _PROMPT}),
     FieldCase("prompt.variables", {"prompt": _PROMPT}),
@@ -225,8 +222,6 @@ FIELD_CASES: tuple[FieldCase, ...] = (
     FieldCase("client_metadata", {"client_metadata": {"installation": "i-1"}}, is_hint=True),
     FieldCase("generate", {"generate": False}, UNTOLD),
     FieldCase("stream_id", {"stream_id": "lane"}, UNTOLD),
-    FieldCase("antiphon.marks", {"antiphon": {"marks": {"call_1": "keep"}}}, UNTOLD),
-    FieldCase("antiphon.method", {"antiphon": {"method": "summary"}}, UNTOLD),
 )
 
 

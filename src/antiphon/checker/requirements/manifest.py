@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from antiphon.checker.requirements import (
     backgrounding,
+    compacting,
+    compaction,
+    context_managing,
     continuing,
     conversing,
     errors,
@@ -373,6 +376,9 @@ _ROWS: tuple[Requirement, ...] = (
     *backgrounding.REQUIREMENTS,
     *events.REQUIREMENTS,
     *sockets.REQUIREMENTS,
+    *compaction.REQUIREMENTS,
+    *compacting.REQUIREMENTS,
+    *context_managing.REQUIREMENTS,
     Requirement(
         "isolation.other-key",
         "isolation",

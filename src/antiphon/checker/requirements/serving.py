@@ -6,7 +6,7 @@ Invariant: an endpoint that a server does not have is no fault, where it says so
 from typing import Any
 
 from antiphon.checker.answers import Refusal
-from antiphon.checker.requirements.judging import dig, expect_refusal, find_unserved, holds
+from antiphon.checker.requirements.judging import dig, expect_refusal, find_unserved, holds, read_list
 from antiphon.checker.requirements.requirement import Requirement
 from antiphon.checker.requirements.speaking import GREETING, TOOL, plant
 from antiphon.checker.subject import Fetched, NoSocketError, Subject, user
@@ -212,6 +212,43 @@ async def probe_window(subject: Subject) -> Outcome:
     return passed("the window shows the items of the whole chain")
 
 
+async def probe_stored_item(subject: Subject) -> Outcome:
+    """An item of an answer by its id alone, and one that there is not; or no such route."""
+    first = await subject.ask([user(GREETING)])
+    wanted = next((item for item in first.output if isinstance(item.get("id"), str)), None)
+    if wanted is None:
+        return undecided("the answer has no item with an id")
+    fetched = await subject.fetch("GET", f"/items/{wanted['id']}")
+    if fetched.refusal is not None:
+        return _judge_clear(fetched, "items")
+    if fetched.object != wanted:
+        return failed("the item by its id is not the one of the answer")
+    unknown = await subject.fetch("GET", f"/items/{subject.make_id('msg')}")
+    outcome = expect_refusal(unknown, "an unknown item", status=404)
+    if outcome.verdict is not Verdict.PASS:
+        return outcome
+    return passed("the item is read by its id, and an unknown one is not found")
+
+
+async def probe_item_range(subject: Subject) -> Outcome:
+    """From an item of a first answer to one of its continuation: all between them in their order; or no such route."""
+    first = await subject.ask([user("The vault is called door.")])
+    second = await subject.ask([user(GREETING)], previous=first.id)
+    ends = [answer.output[0].get("id") if answer.output else None for answer in (first, second)]
+    if not all(isinstance(end, str) for end in ends):
+        return undecided("the answers have no items with an id")
+    fetched = await subject.fetch("GET", f"/items?from={ends[0]}&to={ends[1]}")
+    if fetched.refusal is not None:
+        return _judge_clear(fetched, "items")
+    data = [item for item in read_list(fetched.object.get("data")) if isinstance(item, dict)]
+    wanted = [first.output[0], *first.output[1:], user(GREETING), second.output[0]]
+    if len(data) != len(wanted) or not all(map(holds, data, wanted)):
+        return failed(
+            f"the range from an answer to the next holds {len(data)} items, not what stands between them"
+        )
+    return passed("the range holds both answers and the message between them", items=len(data))
+
+
 async def probe_openapi(subject: Subject) -> Outcome:
     """The OpenAPI document, where there is one, has the route that answers here."""
     fetched = await subject.fetch_root("GET", "/openapi.json")
@@ -310,6 +347,20 @@ _ROWS: tuple[tuple[str, str, str, Any, str], ...] = (
         "The window of a response shows what the model saw of its chain, where there is such a route.",
         probe_window,
         "GET /responses/{id}/window",
+    ),
+    (
+        "stored-item",
+        _OURS,
+        "A stored item is read by its id alone, where there is such a route.",
+        probe_stored_item,
+        "GET /items/{item_id}",
+    ),
+    (
+        "item-range",
+        _OURS,
+        "The stored items between two ids of one chain are read in their order, where there is such a route.",
+        probe_item_range,
+        "GET /items",
     ),
     (
         "openapi",

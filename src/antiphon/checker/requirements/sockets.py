@@ -1,7 +1,8 @@
 """Probes of WebSocket mode: requests, errors, lanes, warm-ups, and what one connection can continue.
 
 A server need not have this mode: then each of these is undecided, and says that it is not offered. The tests of the
-Open Responses suite stand here with its requests and assertions, but for the one that begins with a compaction.
+Open Responses suite stand here with its requests and assertions; `compacting` has the one that begins with a
+compaction.
 """
 
 from collections.abc import Awaitable, Callable

@@ -79,6 +79,18 @@ WHERE client_ids.tenant = (SELECT key FROM tenants WHERE name = ?) AND client_id
 ORDER BY client_ids.node DESC, client_ids.position DESC
 LIMIT 1;
 
+-- name: load_outcomes
+-- The outcomes of living nodes; the list of ids is as long as `widen_list` makes it.
+SELECT id, outcome
+FROM nodes
+WHERE id IN (?) AND tenant = (SELECT key FROM tenants WHERE name = ?) AND deleted = 0;
+
+-- name: find_deleted
+-- The tombstones among some nodes; the list of ids is as long as `widen_list` makes it.
+SELECT id
+FROM nodes
+WHERE id IN (?) AND tenant = (SELECT key FROM tenants WHERE name = ?) AND deleted = 1;
+
 -- name: find_deletable
 -- What a deletion needs to know of a living node.
 SELECT nodes.key, nodes.tenant, settings.key, settings.request, settings.instructions, settings.tools

@@ -1,0 +1,215 @@
+"""The events of a response whose window may be compacted: before the model is asked, or when it was asked too much.
+
+It runs passes and puts their windows into the plan; what the model answers comes from a source that it is given. It
+knows no transport. Invariants: a compaction item comes before anything that the model says; a prompt that was refused
+for its length is asked once more at most; and a pass that fails leaves plan and history as they were.
+"""
+
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Final, TypeAlias
+
+import msgspec
+
+from antiphon.backends import BackendEvent, Failed, Finished, Opened
+from antiphon.engine.asking import join_system
+from antiphon.engine.assembler import Assembler
+from antiphon.engine.compacting import Pass, RefusedPass, run_pass
+from antiphon.engine.compaction_orders import Order, PassReason
+from antiphon.engine.fitting import History
+from antiphon.engine.gather import Plan, fit_plan
+from antiphon.engine.services import Services
+from antiphon.engine.windows import restart
+from antiphon.protocol.errors import AntiphonError, CompactionFailedError, ContextOverflowError
+from antiphon.protocol.items import Compaction, Item, encode_item, get_item_id
+
+_log = logging.getLogger("antiphon.engine")
+
+Batches: TypeAlias = AsyncGenerator[list[BackendEvent], None]
+
+#: A generation with less output left is not begun.
+OUTPUT_MIN_TOKENS: Final = 16
+#: By so many first items a conversation is known that its client holds.
+_FIRST_ITEMS: Final = 4
+
+
+def _name_conversation(plan: Plan) -> bytes:
+    """By its first node, or else by its first items."""
+    first = next(iter(plan.window.strand.nodes), None)
+    begins = [first.encode()] if first is not None else [item.raw for item in plan.given[:_FIRST_ITEMS]]
+    return hashlib.sha256(b"\0".join([plan.tenant.encode(), plan.target.model.encode(), *begins])).digest()
+
+
+def stream_compacting(
+    plan: Plan, services: Services, assembler: Assembler, answer: Callable[[], Batches]
+) -> Batches:
+    """The events of the whole response; `answer` asks the model what the plan says by then."""
+    assert plan.order is not None
+    return _Compacting(plan, plan.order, services, assembler, answer).run()
+
+
+class _Compacting:
+    """One response."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        order: Order,
+        services: Services,
+        assembler: Assembler,
+        answer: Callable[[], Batches],
+    ) -> None:
+        self._plan = plan
+        self._order = order
+        self._services = services
+        self._assembler = assembler
+        self._answer = answer
+        self._was_compacted = False
+
+    async def run(self) -> Batches:
+        """A pass where one is due, then the answer; a pass and one more try where that is refused for its length."""
+        if self._plan.is_due and (
+            self._order.is_whole or not self._services.breaker.is_open(_name_conversation(self._plan))
+        ):
+            yield [Opened()]
+            await self._compact(self._order.reason)
+            yield []
+            if self._assembler.outcome is not None:
+                return
+        overflow: ContextOverflowError | None = None
+        shown = False
+        try:
+            async with aclosing(self._answer()) as batches:
+                async for batch in batches:
+                    if not shown:
+                        raise_overflow(batch)
+                    shown = shown or any(type(event) is not Opened for event in batch)
+                    yield batch
+            return
+        except ContextOverflowError as error:
+            if shown or self._was_compacted:
+                raise
+            overflow = error
+        yield [Opened()]
+        await self._recover(overflow)
+        yield []
+        async with aclosing(self._answer()) as batches:
+            async for batch in batches:
+                yield batch
+
+    def _has_failed_often(self) -> bool:
+        return self._services.breaker.is_open(_name_conversation(self._plan))
+
+    async def _compact(self, reason: PassReason) -> None:
+        """A pass before the model is asked; where it is the whole answer, a failure is the response's."""
+        try:
+            done = await self._run(reason)
+        except (CompactionFailedError, ContextOverflowError) as error:
+            if self._order.is_whole:
+                raise
+            self._plan.warnings.append(("compaction_failed", error.message))
+            return
+        if isinstance(done, Pass):
+            await self._take(done)
+
+    async def _recover(self, overflow: ContextOverflowError) -> None:
+        """A pass after a refusal; where it does not help, the refusal stands."""
+        if overflow.window_tokens is not None:
+            self._services.catalog.learn_window(self._plan.target, overflow.window_tokens)
+        try:
+            done = await self._run("overflow", overflow)
+        except CompactionFailedError as error:
+            _log.info("a window that was refused for its length could not be compacted: %s", error.message)
+            raise overflow from error
+        if not isinstance(done, Pass):
+            raise overflow
+        await self._take(done)
+
+    async def _run(
+        self, reason: PassReason, overflow: ContextOverflowError | None = None
+    ) -> Pass | RefusedPass:
+        plan, breaker = self._plan, self._services.breaker
+        conversation = _name_conversation(plan)
+        position = len(plan.given) + len(self._assembler.output)
+        try:
+            done = await run_pass(
+                plan, self._order, self._services, reason=reason, position=position, error=overflow
+            )
+        except AntiphonError:
+            breaker.note(conversation, succeeded=False)
+            raise
+        breaker.note(conversation, succeeded=isinstance(done, Pass))
+        plan.passes.append(done.report)
+        plan.warnings += done.warnings
+        if self._order.is_asked and not self._order.is_whole:
+            self._assembler.add_aside(done.usage)
+        return done
+
+    async def _take(self, done: Pass) -> None:
+        """From here on the window is what the item holds."""
+        self._was_compacted = True
+        adopt(self._plan, done.items, [row.id for row in done.rows], done)
+        self._assembler.add_compaction(done.item.raw, _open_item(done.item))
+        if self._order.is_whole:
+            self._assembler.end_compacted(done.usage)
+            return
+        if self._pay(done):
+            await fit_plan(self._plan, self._services)
+        else:
+            self._assembler.feed([Finished("length")])
+
+    def _pay(self, done: Pass) -> bool:
+        """A pass that the client asked for is paid out of its output; whether enough is left to go on."""
+        limit = self._plan.request.max_output_tokens
+        if limit is None or not self._order.is_asked or done.usage is None or not done.usage.output_tokens:
+            return True
+        left = limit - done.usage.output_tokens
+        if left < OUTPUT_MIN_TOKENS:
+            return False
+        self._plan.ask.max_output_tokens = left
+        if self._plan.ask.request is not None:
+            self._plan.ask.request = msgspec.structs.replace(self._plan.ask.request, max_output_tokens=left)
+        return True
+
+
+def adopt(plan: Plan, items: Sequence[Item], ids: Sequence[str], done: Pass) -> None:
+    """Put the window of a pass into a plan: what is asked, and what is kept of it for the next round."""
+    plan.window = restart(plan.window)
+    plan.segment = done.segment
+    plan.request.input = list(items)
+    plan.was_compacted = True
+    plan.dropped = ()
+    request, target = plan.request, plan.target
+    plan.ask = msgspec.structs.replace(
+        plan.ask,
+        system=join_system(target, request.instructions, done.segment.lead),
+        transcript=[done.segment.body] if done.segment.body else [],
+    )
+    rows = list(zip(ids, items, strict=True))
+
+    async def load() -> History:
+        return History(
+            items=[],
+            new_items=rows,
+            make_system=lambda lead: join_system(target, request.instructions, lead),
+        )
+
+    if request.truncation == "auto":
+        plan.load_history = load
+
+
+def raise_overflow(batch: list[BackendEvent]) -> None:
+    """Raise the overflow that a server told in its stream before anything else."""
+    if not batch:
+        return
+    *before, last = batch
+    error = last.error if type(last) is Failed else None
+    if isinstance(error, ContextOverflowError) and all(type(event) is Opened for event in before):
+        raise error
+
+
+def _open_item(item: Item) -> bytes:
+    """The item as it begins: its content comes with its end."""
+    return encode_item(Compaction(id=get_item_id(item), encrypted_content="")).raw
