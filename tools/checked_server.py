@@ -16,6 +16,8 @@ from antiphon.hosted.scripted import ScriptedMcpConnector, ScriptedMcpServer, Sc
 from antiphon.server import Application
 
 MODEL = "scripted"
+#: The same model under another name, to go on with.
+SECOND_MODEL = "scripted-again"
 #: The keys of two tenants; no secrets.
 KEYS = {"ada": "key-of-ada-for-tests", "ben": "key-of-ben-for-tests"}
 #: Where the scripted MCP server is said to be.
@@ -36,7 +38,7 @@ async def open_checked_server(folder: Path) -> AsyncIterator[Application]:
     flags = {
         "server": {"data": str(folder / "data")},
         "endpoints": {"scripted": {"dialect": "scripted", "script": str(_SCRIPT)}},
-        "models": {MODEL: {"endpoint": "scripted"}},
+        "models": {MODEL: {"endpoint": "scripted"}, SECOND_MODEL: {"endpoint": "scripted", "model": MODEL}},
         "keys": {name: {"sha256": hashlib.sha256(key.encode()).hexdigest()} for name, key in KEYS.items()},
     }
     config = load_config(flags, environ={}, cwd=folder)

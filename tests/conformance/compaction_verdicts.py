@@ -54,6 +54,7 @@ COMPACTION_FAILING: dict[str, frozenset[str]] = {
             "compaction.compact-continues",
         }
     ),
+    "input-items-empty": frozenset({"items.compaction", "items.compaction_summary"}),
     "counts-nothing": frozenset({"open-responses.compact-response", "compaction.compact-shape"}),
     "forgetful-counts-nothing": frozenset(
         {
@@ -80,8 +81,6 @@ COMPACTION_FAILING: dict[str, frozenset[str]] = {
     "changes-ids": frozenset({"compaction.trigger-stream"}),
     "bare-errors": frozenset(
         {
-            "items.compaction",
-            "items.compaction_summary",
             "endpoints.stored-item",
             "endpoints.item-range",
             "compaction.trigger-once",
@@ -117,7 +116,7 @@ COMPACTION_FAILING: dict[str, frozenset[str]] = {
     "bare-socket-responses": frozenset({"websocket.compact-new-chain"}),
 }
 COMPACTION_UNDECIDED: dict[str, frozenset[str]] = {
-    "forgetful": frozenset({"compaction.trigger-unlisted"}),
+    "forgetful": frozenset({"items.compaction", "items.compaction_summary", "compaction.trigger-unlisted"}),
     "truncates-silently": frozenset(
         {
             "compaction.continues",
@@ -138,6 +137,8 @@ COMPACTION_UNDECIDED: dict[str, frozenset[str]] = {
     ),
     "forgetful-truncates": frozenset(
         {
+            "items.compaction",
+            "items.compaction_summary",
             "compaction.trigger-unlisted",
             "compaction.continues",
             "compaction.store-false",
@@ -176,7 +177,13 @@ COMPACTION_UNDECIDED: dict[str, frozenset[str]] = {
     ),
     "counts-nothing": frozenset({"compaction.supersedes", "compaction.alias", "compaction.context-drops"}),
     "forgetful-counts-nothing": frozenset(
-        {"compaction.trigger-unlisted", "compaction.supersedes", "compaction.alias"}
+        {
+            "items.compaction",
+            "items.compaction_summary",
+            "compaction.trigger-unlisted",
+            "compaction.supersedes",
+            "compaction.alias",
+        }
     ),
     "mute": frozenset(
         {

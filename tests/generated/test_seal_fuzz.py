@@ -150,7 +150,7 @@ class SealFuzzer:
     ) -> Made:
         chance = self._chance
         keys = keys or chance.choice(self._sealers)
-        made_for: SealKind = kind or chance.choice(KINDS)
+        made_for = chance.choice(KINDS) if kind is None else kind
         tenant = chance.choice(TENANTS) if tenant is None else tenant
         items = [
             SealedItem(f"msg_{number}", "resp_1", b'{"role":"user","content":"%d"}' % number)

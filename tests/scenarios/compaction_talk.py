@@ -141,8 +141,8 @@ class Model:
     """Answers rounds and writes summaries; refuses prompts that are longer than its window, in llama.cpp's words.
 
     `forms`: how the first summaries are given; later ones as they are asked for. `spoilers`: what the first summary
-    requests get instead of one; a number refuses their length, and is the window that is told. `retain`: what stands in the items that a summary
-    chooses to keep; `retain_ids`: references that it names without having seen them.
+    requests get instead of one; a number refuses their length, and is the window that is told. `retain`: what stands in
+    the items that a summary chooses to keep; `retain_ids`: references that it names without having seen them.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.context.elision import (
@@ -340,6 +340,14 @@ def test_nothing_is_elided_that_saves_nothing() -> None:
     assert elide([row(output("x" * 400), 300)]) == [(0, "old")]
 
 
+def test_a_result_that_its_own_line_would_not_shorten_goes_as_an_old_one() -> None:
+    """The line for an old result is the shortest; so what is left has nothing more to give."""
+    short = "x" * 100
+    rows = [*pair(1, *READ), *pair(2, *READ)]
+    rows[1] = row(output(short), 26)
+    assert elide(rows) == [(1, "old"), (3, "old")]
+
+
 def test_rows_that_were_replaced_are_left_alone() -> None:
     """So a second pass finds nothing to do."""
     before = row(output("x" * 4_000), 1_000)
@@ -619,6 +627,7 @@ types = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(types, values, values, st.sampled_from(["x", 5, None]))
 def test_an_item_of_any_form_is_read_or_left_alone(kind: str, held: Any, error: Any, call_id: Any) -> None:
     """Stored items may break every rule of the input: what is made of them is an item again, or nothing is."""
@@ -637,6 +646,7 @@ def test_an_item_of_any_form_is_read_or_left_alone(kind: str, held: Any, error: 
         assert b"item fco_1" in found.item.raw
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_calls_of_any_words_are_read(name: str, arguments: str) -> None:
     """A model writes what it likes."""

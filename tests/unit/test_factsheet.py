@@ -174,6 +174,7 @@ def test_what_json_tells_in_numbers_is_found_by_its_key() -> None:
         "and/or, n/a, TCP/IP, he/she, 24/7, km/h, 2026/11/30",
         "application/json and text/html",
         "</div> <br/> <p>",
+        "files that end in .py or .tar.gz",
         "console.log(x), self.log, this.db, x.c, os.path.join(a)",
         "UTF-8, SHA-256, RFC-9110, ISO-8859 and x86_64 are no ids",
         "Error: an Exception or a Warning of no class",

@@ -258,6 +258,9 @@ def test_a_tool_of_the_client_s_own_goes_first(toolbox: Toolbox) -> None:
     assert recall is None
     assert toolbox.hidden == hidden
     assert [code for code, _ in warnings] == ["tools_left_out"]
+    made = CreateRequest(model="m")
+    assert offer_recall(made, toolbox, make_target(), load_rows, warnings) is None
+    assert len(warnings) == 1
 
 
 def test_a_client_that_restricts_its_tools_gets_no_other() -> None:
@@ -266,6 +269,10 @@ def test_a_client_that_restricts_its_tools_gets_no_other() -> None:
         toolbox = Toolbox(choice="none")
         assert offer(toolbox, tool_choice=choice) == (None, [])
         assert (toolbox.choice, RECALL_NAME in toolbox.hidden) == ("none", True)
+        assert offer(toolbox, tool_choice=choice) == (None, [])
+    own = Toolbox(offered=(make_tool(RECALL_NAME),), choice="required")
+    assert offer(own, tool_choice="required") == (None, [])
+    assert not own.hidden
 
 
 def test_models_that_call_nothing_and_servers_with_tools_of_their_own_are_not_offered_it() -> None:

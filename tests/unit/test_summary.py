@@ -291,6 +291,22 @@ def test_prose_can_name_items_to_keep() -> None:
 
 
 @pytest.mark.parametrize(
+    "end", ["RETAIN: none", "Retain item ids:", "> retained: [#3] and item #2.", "retain: #3"]
+)
+def test_a_line_that_names_items_is_no_part_of_the_summary(end: str) -> None:
+    """Ours: models write it in many ways."""
+    found = read_answer(SummaryAnswer(f"{GOOD}\n{end}"), asked_call=False, allowed_tokens=400)
+    assert found.text == GOOD
+    assert set(found.references) <= {"#3", "#2"}
+
+
+def test_a_word_that_is_taken_for_a_heading_costs_nothing() -> None:
+    """Measured: a small model began its summary with the word that should name the items to keep."""
+    found = read_answer(SummaryAnswer("REtain: The goal is tabs."), asked_call=False, allowed_tokens=400)
+    assert (found.text, found.references) == ("The goal is tabs.", ())
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '```json\n{"goal": "Tabs", "work_open": ["test"]}\n```',

@@ -5,7 +5,7 @@ result or content; nothing is replaced that is not larger than what takes its pl
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -62,6 +62,9 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
+_Elided: TypeAlias = Literal["uneventful", "superseded", "old"]
+
+
 class Elision(msgspec.Struct, frozen=True):
     """A result that may go: where it stands, why, the row's item with its output replaced, and what that costs."""
 
@@ -109,21 +112,24 @@ def find_elisions(rows: Sequence[Row], marks: Mapping[str, Mark], protected_from
     answers = _match_answers(rows)
     marked = {position: find_mark(rows[position], marks) for position in answers}
     superseded = _find_superseded(answers, {at for at, mark in marked.items() if mark not in (None, "keep")})
-    found: dict[RemovalReason, list[Elision]] = {"uneventful": [], "superseded": [], "old": []}
+    found: dict[_Elided, list[Elision]] = {"uneventful": [], "superseded": [], "old": []}
     for position, answer in answers.items():
         mark = marked[position]
         if position >= protected_from or mark == "keep":
             continue
-        reason: RemovalReason = "old"
+        reason: _Elided = "old"
         if mark is not None:
             reason = mark
         elif tells_nothing(answer.result, answer.call):
             reason = "uneventful"
         elif position in superseded:
             reason = "superseded"
-        elision = _elide(rows[position], position, reason, answer)
-        if elision is not None:
-            found[reason].append(elision)
+        # The line for an old result is the shortest: a result may be worth that, and no other.
+        for each in dict.fromkeys((reason, "old")):
+            elision = _elide(rows[position], position, each, answer)
+            if elision is not None:
+                found[each].append(elision)
+                break
     return [*found["uneventful"], *found["superseded"], *found["old"]]
 
 

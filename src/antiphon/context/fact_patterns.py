@@ -195,7 +195,7 @@ def _is_file_name(name: str) -> bool:
     if name in FILE_NAMES or name.startswith(".env."):
         return True
     stem, dot, _ = name.partition(".")
-    if not dot or not _PART.fullmatch(name) or stem in ("self", "this", "cls"):
+    if not stem or not dot or not _PART.fullmatch(name) or stem in ("self", "this", "cls"):
         return False
     extension = _find_extension(name)
     # `x.c` is a field as often as a file.

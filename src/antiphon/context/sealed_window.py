@@ -104,8 +104,10 @@ def decode_window(plain: bytes) -> SealedWindow:
 def hash_item(item: Item) -> bytes:
     """By what an item is known again: 32 bytes of its meaning, whatever ids, statuses and forms it comes with."""
     try:
-        fields: dict[str, Any] = _decode(item.raw)
+        fields: Any = _decode(item.raw)
     except (msgspec.MsgspecError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
         return hashlib.sha256(item.raw).digest()
     kind = "compaction" if item.type == "compaction_summary" else item.type
     known = {

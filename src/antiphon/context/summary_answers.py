@@ -40,9 +40,8 @@ _CALL_TEXT: Final = re.compile(r"\A<\|?(?:tool_call|function_call|tool_calls)", 
 _RETAIN_LINE: Final = re.compile(
     r"\A[\s>*_#`-]*retain(?:ed)?(?:[ _]items?)?(?:[ _]ids?)?[*_`]*\s*:(.*)\Z", re.IGNORECASE
 )
-_ONLY_REFERENCES: Final = re.compile(
-    r"\A[\s*_`\[]*(?:none|(?:(?:items?\s+)?#?[\w.-]*\d[\w.-]*[\s,;*_`\]]*(?:and\s+)?)+)[\s.*_`\]]*\Z", re.IGNORECASE
-)
+#: Words that stand between ids, or in the place of any.
+_NO_REFERENCES: Final = frozenset({"a", "and", "item", "items", "n", "none"})
 _REFERENCE: Final = re.compile(r"[#\w.-]+")
 _SENTENCE: Final = re.compile(r".*?(?:\n|[.!?]\s|\Z)", re.DOTALL)
 _LAST_STOP: Final = re.compile(r".*(?:\n|[.!?](?=\s))", re.DOTALL)
@@ -155,8 +154,9 @@ def _read_prose(told: str, *, is_cut: bool) -> ReadAnswer:
         if named is None:
             continue
         rest = "\n".join(lines[:at] + lines[at + 1 :])
-        if not named[1].strip(" *_`[]") or _ONLY_REFERENCES.match(named[1]):
-            return ReadAnswer(rest, _list_references(named[1]))
+        references = _list_references(named[1])
+        if all(any(character.isdigit() for character in each) for each in references):
+            return ReadAnswer(rest, references)
         # The word was taken for a heading.
         told = "\n".join([*lines[:at], named[1].strip(), *lines[at + 1 :]])
     if is_cut:

@@ -288,10 +288,10 @@ class _Work:
         is_enough = free.tokens <= budget.target_tokens
         if method == "elide" or (method == "auto" and is_enough and earlier is None):
             return self._draft_free(path, free)
-        own = [row for row in measured.rows if row.replaced != "summary"]
+        own = measured.rows
         plan = plan_summary(own, budget, marks)
-        summarised = add_tokens(plan.summarised)
-        if summarised < SUMMARISED_MIN_TOKENS and (method == "auto" or not plan.summarised):
+        gone = _list_summarised(plan)
+        if not gone or (method == "auto" and add_tokens(gone) < SUMMARISED_MIN_TOKENS):
             # Nothing is worth a summary; but what alone is too long may have been cut.
             return self._draft_free(path, free if free.fits or plan.summarised else plan)
         summary = earlier.summary if earlier is not None else None
@@ -308,7 +308,7 @@ class _Work:
 
     def _note_unread(self, summary: Summary, plan: LadderPlan) -> Summary:
         """A summary that says what it was not told, though it stands for it: less stayed than was planned at first."""
-        unread = [row for row in plan.summarised if row.id not in self._told]
+        unread = [row for row in _list_summarised(plan) if row.id not in self._told]
         if not unread:
             return summary
         text, items, tokens = split_omission(summary.text)
@@ -331,22 +331,23 @@ class _Work:
             summary_at=places[0] if places else 0,
             summary="\n\n".join(each.summary for each in earlier if each.summary),
             is_extract=any(each.is_extract for each in earlier),
-            facts=tuple(dict.fromkeys(fact for each in earlier for fact in each.facts)),
+            facts=_join_facts(earlier),
             left_out=tuple(entry for each in earlier for entry in each.left_out),
         )
         return _Draft(window=window, removals=self._list_removals(plan))
 
     def _draft_summary(self, path: PathRows, plan: LadderPlan, summary: Summary, budget: Budget) -> _Draft:
         summary = self._note_unread(summary, plan)
+        gone = _list_summarised(plan)
         earlier = list(path.windows.values())
         told = {row.id: item for row, item in zip(path.rows, path.items, strict=True)}
         facts, _ = extract_facts(
-            [tell_item(told[row.id]) for row in plan.summarised],
+            [tell_item(told[row.id]) for row in gone],
             earlier=[fact for each in earlier for fact in each.facts],
             budget_tokens=budget.facts_tokens,
         )
         left_out = list_left_out(
-            [entry for each in earlier for entry in each.left_out], plan.summarised, budget.index_tokens
+            [entry for each in earlier for entry in each.left_out], gone, budget.index_tokens
         )
         window = self._make_window(
             path,
@@ -405,9 +406,9 @@ class _Work:
         self, path: PathRows, measured: _Measured, plan: LadderPlan, budget: Budget, own: Sequence[Row]
     ) -> Summary:
         told = {row.id: item for row, item in zip(path.rows, path.items, strict=True)}
-        rows = [msgspec.structs.replace(row, item=told[row.id]) for row in plan.summarised]
+        rows = [msgspec.structs.replace(row, item=told[row.id]) for row in _list_summarised(plan)]
         tokens = {row.id: row.tokens for row in own}
-        gone = self._told = {row.id for row in plan.summarised}
+        gone = self._told = {row.id for row in rows}
         target, is_own = await self._find_summariser()
         profile = target.profile
         in_place = is_own and not self._blinded and not _list_open(path.items)
@@ -587,6 +588,19 @@ class _Work:
             return seal_window(window, self._plan.tenant, self._services.seal_keys)
         except SealError as error:
             raise CompactionFailedError(f"The compacted window cannot be sealed: {error.message}") from error
+
+
+def _list_summarised(plan: LadderPlan) -> list[Row]:
+    """What only the summary will tell, but for an earlier summary, which is told of apart."""
+    return [row for row in plan.summarised if row.replaced != "summary"]
+
+
+def _join_facts(windows: Sequence[SealedWindow]) -> tuple[str, ...]:
+    """The facts of one window as they are, of several as one sheet."""
+    if len(windows) == 1:
+        return windows[0].facts
+    told = [fact for window in windows for fact in window.facts]
+    return extract_facts((), earlier=told, budget_tokens=sum(len(fact.encode()) for fact in told))[0]
 
 
 def _keep(measured: _Measured) -> LadderPlan:

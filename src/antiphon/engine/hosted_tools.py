@@ -138,6 +138,15 @@ class HostedTools:
         """Whether a tool was called that may have changed something: nobody should ask for the same again."""
         return self._has_acted
 
+    @property
+    def has_recall(self) -> bool:
+        """Whether the model may fetch what a compaction left out."""
+        return self._recall is not None
+
+    def add_recall(self, recall: Recall) -> None:
+        """From now on it may."""
+        self._recall = recall
+
     def check_approvals(self) -> None:
         """Raise for a call that was approved and cannot be made, since its server is not declared."""
         for granted in self._approvals.granted:

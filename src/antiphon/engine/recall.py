@@ -44,6 +44,14 @@ READ_BYTES_AT_MOST: Final = 64 << 20
 #: Items are read in portions of this many, so that other clients need not wait for all of them.
 ITEMS_AT_ONCE: Final = 128
 
+_TAKEN: Final = (
+    "tools_left_out",
+    (
+        f"The client's own tools hold one named '{RECALL_TOOL}', so that of this server, which fetches what a "
+        "compaction left out, is not offered."
+    ),
+)
+
 LoadRows = Callable[[], Awaitable[Sequence[Row]]]
 
 _FUNCTION: Final = FunctionTool(
@@ -97,34 +105,30 @@ def offer_recall(
     """
     if target.backend.speaks_responses:
         return None
-    if _is_taken(toolbox):
-        text = (
-            f"The client's own tools hold one named '{RECALL_TOOL}', so that of this server, which fetches what a "
-            "compaction left out, is not offered."
-        )
-        warnings.append(("tools_left_out", text))
+    names = {name for tool in toolbox.offered for name in (tool.name, tool.own_name)}
+    if not _may_call(request, toolbox, target):
+        # The model may remember it.
+        toolbox.hidden |= {RECALL_NAME} - names
+        return None
+    labels = {tool.server_label for tool in toolbox.hosted if isinstance(tool, McpTool)}
+    if {RECALL_TOOL, RECALL_NAME} & (names | toolbox.hidden) or RECALL_SERVER in labels:
+        if _TAKEN not in warnings:
+            warnings.append(_TAKEN)
         return None
     toolbox.hidden |= {RECALL_NAME}
-    if request.tool_choice != "auto" or target.profile.tools == "none":
-        return None
-    if target.profile.tools == "schema" and not toolbox.offered and _wants_logprobs(request):
-        # A tool would turn the answer into JSON.
-        return None
     if toolbox.choice == "none":
         # There are no other tools.
         toolbox.choice = "auto"
     return Recall(load_rows, max_characters=limit_answer(target.window_tokens))
 
 
-def _is_taken(toolbox: Toolbox) -> bool:
-    names = {RECALL_TOOL, RECALL_NAME}
-    if names & toolbox.hidden or any(names & {tool.name, tool.own_name} for tool in toolbox.offered):
-        return True
-    return any(isinstance(tool, McpTool) and tool.server_label == RECALL_SERVER for tool in toolbox.hosted)
-
-
-def _wants_logprobs(request: CreateRequest) -> bool:
-    return bool(request.top_logprobs) or "message.output_text.logprobs" in request.include
+def _may_call(request: CreateRequest, toolbox: Toolbox, target: Target) -> bool:
+    """Whether client and model leave room for one tool more."""
+    if request.tool_choice != "auto" or target.profile.tools == "none":
+        return False
+    wants_logprobs = bool(request.top_logprobs) or "message.output_text.logprobs" in request.include
+    # There a tool turns the answer into JSON, whose probabilities are not those of a text.
+    return not (wants_logprobs and target.profile.tools == "schema" and not toolbox.offered)
 
 
 def limit_answer(window_tokens: int | None) -> int:

@@ -14,6 +14,7 @@ from antiphon.checker.requirements.judging import dig, expect_refusal, judge_ref
 from antiphon.checker.requirements.requirement import Probe, Requirement
 from antiphon.checker.requirements.speaking import GREETING, QUESTION
 from antiphon.checker.subject import Subject, user
+from antiphon.checker.surface import SURFACE
 from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Evidence, Outcome, failed, passed, undecided
 
@@ -239,7 +240,8 @@ async def _probe_ours(subject: Subject, name: str, value: dict[str, Any], find_f
 
 def _field(name: str, source: str, probe: Probe) -> Requirement:
     promise = f"`{name}` is honoured where a history is long enough, or refused by its name."
-    return Requirement(f"fields.{name}", "fields", source, promise, probe, (f"field:{name}",))
+    covers = {f"field:{name}", f"field:{name.partition('.')[0]}"} & set(SURFACE)
+    return Requirement(f"fields.{name}", "fields", source, promise, probe, tuple(sorted(covers)))
 
 
 REQUIREMENTS: tuple[Requirement, ...] = (

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 
 from antiphon.checker.answers import Answer, Item, Refusal
+from antiphon.checker.requirements.compaction import find_blob, record_trigger
 from antiphon.checker.requirements.judging import holds, is_named, judge_refusal
 from antiphon.checker.requirements.requirement import Requirement
 from antiphon.checker.requirements.speaking import GREETING
 from antiphon.checker.subject import Subject, user
+from antiphon.checker.undecided import UndecidedError
 from antiphon.checker.verdicts import Outcome, failed, passed, undecided
 
 _API = "OpenAI API reference, Responses"
@@ -168,6 +170,9 @@ _DENIAL: Item = {
     "reason": "Not now.",
 }
 _BLOB = {"encrypted_content": "sealed-by-nobody"}
+_SEALED = ("compaction", "compaction_summary")
+#: A name that clients know a type by, and the API's name, under which it may be listed.
+_ALIASES = {"compaction_summary": "compaction"}
 
 ITEM_CASES: tuple[ItemCase, ...] = (
     ItemCase(
@@ -241,13 +246,27 @@ ITEM_CASES: tuple[ItemCase, ...] = (
 async def probe_item(case: ItemCase, subject: Subject) -> Outcome:
     """The item between two messages, then the list of what was sent."""
     place = 1 + len(case.before)
-    sent = [user("The vault is called door."), *case.before, case.item, *case.after, user(GREETING)]
+    item = await _choose_item(case, subject)
+    sent = [user("The vault is called door."), *case.before, item, *case.after, user(GREETING)]
     answer = await subject.create(sent, max_output_tokens=BRIEF_TOKENS)
     if isinstance(answer, Refusal):
         # What it belongs to may be what the server does not take.
         own = range(1, 2 + len(case.before) + len(case.after))
         return _judge_refused_item(answer, case.type, [place, *own])
-    return await _judge_listed(subject, answer, case.type, case.item)
+    return await _judge_listed(subject, answer, case.type, item)
+
+
+async def _choose_item(case: ItemCase, subject: Subject) -> Item:
+    """The item of the case; for a compaction one of the server's own, where it makes any."""
+    if case.type in _SEALED:
+        try:
+            made = (await record_trigger(subject)).outputs
+        except UndecidedError:
+            return case.item
+        found = next((item for item in made if find_blob(item)), None)
+        if found is not None:
+            return {**found, "type": case.type}
+    return case.item
 
 
 def _judge_refused_item(refusal: Refusal, item_type: str, places: list[int]) -> Outcome:
@@ -260,9 +279,10 @@ async def _judge_listed(subject: Subject, answer: Answer, item_type: str, item: 
     listed = await subject.list_input_items(answer.id)
     if isinstance(listed, Refusal):
         return undecided(f"answered, and the input items cannot be listed ({listed})")
-    found = [one for one in listed if isinstance(one, dict) and one.get("type") == item_type]
+    names = (item_type, _ALIASES.get(item_type, item_type))
+    found = [one for one in listed if isinstance(one, dict) and one.get("type") in names]
     # Servers may give an item that has no id one of their own, and another than the client's.
-    wanted = {key: value for key, value in item.items() if key not in ("id", "status")}
+    wanted = {key: value for key, value in item.items() if key not in ("id", "status", "type")}
     if any(holds(one, wanted) for one in found):
         return passed("taken, and listed as it was sent", listed=len(listed))
     if not found:
