@@ -17,7 +17,7 @@ help:
 	@echo "make test    set up, then run the tests"
 	@echo "make check   lint, types, imports, sizes, generated docs, tests"
 	@echo "make bench   measure against the same requests made directly"
-	@echo "make bench-memory  look for planted facts after compactions of every kind (downloads 491 MB once)"
+	@echo "make bench-memory  look for planted facts after compactions of every kind (downloads 98 MB once)"
 	@echo "make docs    write the generated reference pages"
 	@echo "make newest  run the SDK tests against the newest openai package"
 	@echo "make clients install the SDKs and programs that the client tests drive (about 1 GB, in .clients)"

@@ -13,6 +13,7 @@ from pathlib import Path
 from tools.checked_server import KEYS, MCP_URL, MODEL, open_checked_server
 
 from antiphon.checker import KINDS, MANIFEST, OURS, CheckOptions, Result, Verdict, group_subjects, run_check
+from antiphon.checker.requirements.events import LONG_COMPACTION
 from antiphon.client import AppTransport
 
 #: The page shows whether, not how far: a short chain is enough.
@@ -90,6 +91,8 @@ def _tell(kind: str, results: list[Result]) -> str:
     first = results[0]
     refused = _tell_refusal(first)
     if first.verdict is Verdict.UNKNOWN:
+        if kind == "event" and first.needs == LONG_COMPACTION:
+            return "sent while a compaction takes long"
         return "never sent" if kind == "event" else "not tried"
     if kind == "error":
         return f"refused{refused}" if refused else "as described"

@@ -5,15 +5,15 @@ tokens are the model server's own counts.
 """
 
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.fetch_model import fetch_model
+from tools.fetch_model import SMALL_MODEL, fetch_model
 
-from antiphon.backends.local import DEFAULT_MODEL
 from antiphon.client import NetworkTransport, ResponsesClient, TransportLimits
 from bench.memory.conversations import Conversation, Item, Round, make_conversation, make_user_message
 from bench.memory.entrances import QUESTION, read_passes
@@ -23,9 +23,11 @@ from bench.processes import START_TIMEOUT_S, BenchError, Child, read_port
 
 #: The window of the model here; small, so that it is full soon.
 WINDOW_TOKENS = 4_096
-#: The talk goes on until a prompt fills this share of the window.
-FILLED_SHARE = 0.72
-CONVERSATIONS = 3
+#: One conversation each: it goes on until a prompt fills this share of the window. The summary can be asked for behind
+#: the cached prompt only where there is room for it.
+FILLED_SHARES = (0.45, 0.45, 0.75)
+#: No further conversation is begun after this long.
+BEGIN_WITHIN_S = 150.0
 _ANSWER_TOKENS = 32
 #: Until an answer has come: prompts of a whole window are read, on whatever machine this is.
 _WAIT_S = 300.0
@@ -59,18 +61,18 @@ class RealRow:
     found: Score
 
 
-async def measure_real(
-    seed: int, conversations: int = CONVERSATIONS, model: str = DEFAULT_MODEL
-) -> list[RealRow]:
+async def measure_real(seed: int, shares: Sequence[float] = FILLED_SHARES) -> list[RealRow]:
     """Some conversations, one after another. Raises `ModelError` where the model cannot be had."""
-    path = fetch_model(model)
+    path = fetch_model(SMALL_MODEL)
+    start_s = time.monotonic()
+    rows: list[RealRow] = []
     with tempfile.TemporaryDirectory(prefix="antiphon-memory-") as folder, _start(path, Path(folder)) as port:
         async with _open_reader(port) as reader:
             name = (await reader.client.list_models()).body["data"][0]["id"]
-            return [
-                await _measure(reader, name, make_conversation(seed, number, "tiny"))
-                for number in range(conversations)
-            ]
+            for number, share in enumerate(shares):
+                if time.monotonic() - start_s < BEGIN_WITHIN_S:
+                    rows.append(await _measure(reader, name, make_conversation(seed, number, "tiny"), share))
+    return rows
 
 
 def render_real(rows: Sequence[RealRow]) -> str:
@@ -129,21 +131,22 @@ async def _open_reader(port: int) -> AsyncIterator[Reader]:
         await client.close()
 
 
-async def _measure(reader: Reader, model: str, conversation: Conversation) -> RealRow:
+async def _measure(reader: Reader, model: str, conversation: Conversation, share: float) -> RealRow:
     sent: list[Item] = []
+    talk = _RealTalk(reader, model, conversation.instructions)
     answer: dict[str, Any] = {"id": None}
     for items in _list_turns(conversation.rounds):
-        answer = await _ask(reader, model, items, answer["id"])
+        answer = await talk.ask(items, answer["id"])
         sent += items
-        if _read_usage(answer["usage"]).tokens >= FILLED_SHARE * WINDOW_TOKENS:
+        if _read_usage(answer["usage"]).tokens >= share * WINDOW_TOKENS:
             break
     before = _read_usage(answer["usage"])
-    compacted = await _ask(reader, model, [{"type": "compaction_trigger"}], answer["id"], limited=False)
+    compacted = await talk.ask([{"type": "compaction_trigger"}], answer["id"], limited=False)
     passes = read_passes(compacted)
     if not passes:
         raise BenchError("nothing is told of the compaction")
-    after = await _ask(reader, model, [make_user_message(QUESTION)], compacted["id"])
-    later = await _ask(reader, model, [make_user_message("Go on.")], after["id"])
+    after = await talk.ask([make_user_message(QUESTION)], compacted["id"])
+    later = await talk.ask([make_user_message("Go on.")], after["id"])
     report = await reader.read_window(after["id"])
     told = list_texts(sent)
     facts = [fact for fact in conversation.facts if any(fact.value in text for text in told)]
@@ -159,18 +162,28 @@ async def _measure(reader: Reader, model: str, conversation: Conversation) -> Re
     )
 
 
-async def _ask(
-    reader: Reader, model: str, items: list[Item], parent: str | None, *, limited: bool = True
-) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": model, "input": items, "temperature": 0}
-    if limited:
-        body["max_output_tokens"] = _ANSWER_TOKENS
-    if parent is not None:
-        body["previous_response_id"] = parent
-    answer: dict[str, Any] = (await reader.client.create(body)).body
-    if answer["status"] not in ("completed", "incomplete"):
-        raise BenchError(f"the response is {answer['status']}: {answer['error']}")
-    return answer
+@dataclass(frozen=True)
+class _RealTalk:
+    reader: Reader
+    model: str
+    instructions: str
+
+    async def ask(self, items: list[Item], parent: str | None, *, limited: bool = True) -> dict[str, Any]:
+        """One response; raises `BenchError` for one that failed."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "instructions": self.instructions,
+            "input": items,
+            "temperature": 0,
+        }
+        if limited:
+            body["max_output_tokens"] = _ANSWER_TOKENS
+        if parent is not None:
+            body["previous_response_id"] = parent
+        answer: dict[str, Any] = (await self.reader.client.create(body)).body
+        if answer["status"] not in ("completed", "incomplete"):
+            raise BenchError(f"the response is {answer['status']}: {answer['error']}")
+        return answer
 
 
 def _list_turns(rounds: Sequence[Round]) -> Iterator[list[Item]]:

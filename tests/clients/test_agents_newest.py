@@ -12,10 +12,12 @@ from tests.clients.codex_answers import call_in_turn, read_messages
 from tests.clients.codex_wire import check_prefixes, tap
 from tests.clients.installed import find_python
 from tests.clients.python import run_guide, run_python_tests
+from tests.docs.blocks import ROOT, read_blocks
 from tests.scenarios.process import ServerProcess, start_server
 
 pytestmark = pytest.mark.clients
 
+GUIDE = "openai-agents.md"
 CITIES = [{"name": "get_weather", "arguments": {"city": city}} for city in ("Oslo", "Bergen")]
 SCRIPT: dict[str, Any] = {
     "rules": [
@@ -84,5 +86,9 @@ def test_the_model_server_sees_all_of_it_each_time(tmp_path: Path, how: str) -> 
 def test_the_guide_is_one_program_that_prints_what_it_says(tmp_path: Path) -> None:
     """Ours: a reader who copies the examples of the guide in order gets what it shows."""
     find_python()
+    (config,) = [
+        each.text for each in read_blocks(ROOT / "docs" / "guides" / GUIDE) if each.language == "toml"
+    ]
+    (tmp_path / "antiphon.toml").write_text(config, encoding="utf-8")
     with start_server(tmp_path) as running:
-        run_guide("openai-agents.md", running.url, tmp_path)
+        run_guide(GUIDE, running.url, tmp_path)

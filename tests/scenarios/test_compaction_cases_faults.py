@@ -23,6 +23,7 @@ from tests.scenarios.compaction_talk import (
     CompactingHouse,
     Item,
     Model,
+    call,
     count_tokens,
     find_summary,
     is_summary_request,
@@ -116,28 +117,16 @@ def test_two_compaction_items_are_no_error(tmp_path: Path) -> None:
     run(tmp_path, Model(), story, window_tokens=8_000)
 
 
-@pytest.mark.parametrize("arguments", ["{bad", "", "[1]", '"x"', '{"input":"a"}]'])
-def test_arguments_that_are_no_json_do_not_block_compaction(tmp_path: Path, arguments: str) -> None:
+def test_arguments_that_are_no_json_do_not_block_compaction(tmp_path: Path) -> None:
     """A model wrote them, so they are history; the session is compacted and goes on."""
 
     async def story(talk: CompactingHouse) -> None:
-        bad = {
-            "type": "function_call",
-            "id": "fc_5",
-            "call_id": "call_5",
-            "name": "shell",
-            "arguments": arguments,
-        }
-        items = [
-            user(GOAL),
-            bad,
-            result(5, "The arguments are no JSON."),
-            said("Again."),
-            *work(12, 300, first=10),
-        ]
+        calls: list[Item] = []
+        for number, arguments in enumerate(["{bad", "", "[1]", '"x"', '{"input":"a"}]']):
+            calls += [{**call(number), "arguments": arguments}, result(number, "The arguments are no JSON.")]
+        items = [user(GOAL), *calls, said("Again."), *work(12, 300, first=10)]
         made = await talk.trigger(items, **SUMMARISE)
-        shown = await talk.show([], previous_response_id=made["id"])
-        assert SUMMARY in find_summary(shown)
+        assert SUMMARY in find_summary(await talk.show([], previous_response_id=made["id"]))
 
     run(tmp_path, Model(), story, window_tokens=WINDOW_TOKENS)
 

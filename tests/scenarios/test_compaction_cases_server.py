@@ -58,7 +58,6 @@ SUMMARISE: dict[str, Any] = {"antiphon": {"method": "summary"}}
 DUE: dict[str, Any] = {"context_management": [{"type": "compaction", "compact_threshold": 1_000_000}]}
 GOAL = "Task GOAL-1."
 LATEST = "Then LATEST-2."
-OVERFLOW = refuse_length(9_000, 3_000)
 
 
 def refuse(status: int, message: str, **error: Any) -> Reply:
@@ -69,83 +68,91 @@ def refuse(status: int, message: str, **error: Any) -> Reply:
 # What is an overflow
 
 
-@pytest.mark.parametrize(
-    ("refusal", "is_overflow"),
-    [
-        (refuse(400, "prompt is too long: 9000, model maximum context length: 3000 (ref: 1f2e)"), True),
-        (refuse(400, "prompt is too long: 9000, model maximum context length: 3000"), True),
-        (refuse(400, "Whatever.", code="context_length_exceeded"), True),
-        (refuse(413, "Whatever.", code="context_length_exceeded"), True),
-        (OVERFLOW, True),
-        (refuse(500, "prompt is too long: 9000, model maximum context length: 3000"), True),
-        (refuse(429, "prompt is too long: 9000, model maximum context length: 3000"), False),
-        (refuse(413, "The body is too large."), False),
-        (refuse(400, "Tools are odd."), False),
-        (refuse(400, "Bad tool text: 'prompt is too long: 9000, model maximum context length: 3000'"), False),
-        (refuse(400, "prompt is too long: many, model maximum context length: few"), False),
-        (
-            Reply(
-                [
-                    make_body(
-                        b"<p>prompt is too long: 9000, model maximum context length: 3000</p>", status=400
-                    )
-                ]
-            ),
-            False,
-        ),
-    ],
-)
-def test_a_refused_prompt_is_made_shorter_only_where_its_length_was_refused(
-    tmp_path: Path, refusal: Reply, is_overflow: bool
-) -> None:
-    """By code or by the words of a known server, never by words inside others; anything else is passed on."""
+WORDS = "prompt is too long: 9000, model maximum context length: 3000"
+TOO_LONG = [
+    refuse(400, f"{WORDS} (ref: 1f2e)"),
+    refuse(400, WORDS),
+    refuse(400, "Whatever.", code="context_length_exceeded"),
+    refuse(413, "Whatever.", code="context_length_exceeded"),
+    refuse_length(9_000, 3_000),
+    # Some servers answer so where others answer 400.
+    refuse(500, WORDS),
+]
+SOMETHING_ELSE = [
+    refuse(429, WORDS),
+    refuse(413, "The body is too large."),
+    refuse(400, "Tools are odd."),
+    refuse(400, f"Bad tool text: '{WORDS}'"),
+    refuse(400, "prompt is too long: many, model maximum context length: few"),
+    Reply([make_body(f"<p>{WORDS}</p>".encode(), status=400)]),
+]
 
-    class Refusing(Model):
-        def __call__(self, request: Any) -> Reply:
-            if not self.refused:
-                self.refused.append(request)
-                return refusal
+
+class RefusingModel(Model):
+    """Refuses with what it is given, one refusal a request, before it answers."""
+
+    def __init__(self, refusals: list[Reply]) -> None:
+        super().__init__()
+        self.refusals = list(refusals)
+
+    def __call__(self, request: Any) -> Reply:
+        if not self.refusals:
             return super().__call__(request)
+        self.refused.append(request)
+        return self.refusals.pop(0)
+
+
+@pytest.mark.parametrize("refusal", TOO_LONG)
+def test_a_prompt_whose_length_was_refused_is_compacted_and_sent_once_more(
+    tmp_path: Path, refusal: Reply
+) -> None:
+    """By code or by the words of any known server, in the same response."""
 
     async def story(talk: CompactingHouse) -> None:
         items = [user(GOAL), *work(10, 300), user(LATEST)]
-        answer = await talk.client.post({"model": MODEL, "input": items, **DUE})
-        if is_overflow:
-            assert answer.status == 200, answer.body
-            assert read_pass(answer.body)["reason"] == "overflow"
-            assert count_tokens(talk.model.rounds[-1]) < count_tokens(talk.model.refused[0])
-            assert len(talk.model.rounds) == 1
-        else:
-            assert answer.status >= 400
-            assert answer.error["code"] != "context_length_exceeded"
-            assert talk.model.summaries == []
+        made = await talk.house.make(input=items, **DUE)
+        assert read_pass(made)["reason"] == "overflow"
+        assert len(talk.model.rounds) == 1
+        assert count_tokens(talk.model.rounds[0]) < count_tokens(talk.model.refused[0])
 
-    run(tmp_path, Refusing(), story)
+    run(tmp_path, RefusingModel([refusal]), story)
+
+
+def test_a_prompt_that_was_refused_for_anything_else_is_not_made_shorter(tmp_path: Path) -> None:
+    """Not by words inside other words, nor by a status alone: the refusal is passed on."""
+
+    async def story(talk: CompactingHouse) -> None:
+        items = [user(GOAL), *work(10, 300), user(LATEST)]
+        for number in range(1, len(SOMETHING_ELSE) + 1):
+            answer = await talk.client.post({"model": MODEL, "input": items, **DUE})
+            assert answer.error["code"] != "context_length_exceeded", number
+            assert len(talk.house.upstream.asked) == number
+
+    run(tmp_path, RefusingModel(SOMETHING_ELSE), story)
 
 
 # Overflow and repair of a summary
 
 
 @pytest.mark.parametrize(
-    ("spoilers", "forms", "repairs", "source"),
+    ("way", "spoilers", "forms", "repairs", "source"),
     [
-        ([], ["asked"], 0, "model"),
-        ([5_000], ["asked"], 0, "model"),
-        ([5_000], ["broken", "asked"], 1, "model"),
-        ([], ["empty", "asked"], 1, "model"),
-        ([5_000, 4_000], ["asked"], 0, "model"),
-        ([5_000], ["empty"] * 40, None, "extract"),
-        ([FAILING] * 40, [], 0, "extract"),
+        ("compact", [5_000], ["asked"], 0, "model"),
+        ("trigger", [5_000], ["asked"], 0, "model"),
+        ("trigger", [5_000], ["broken", "asked"], 1, "model"),
+        ("compact", [], ["empty", "asked"], 1, "model"),
+        ("compact", [5_000, 4_000], ["asked"], 0, "model"),
+        ("trigger", [5_000], ["empty"] * 40, None, "extract"),
+        ("compact", [FAILING] * 40, [], 0, "extract"),
     ],
 )
-@pytest.mark.parametrize("way", ["compact", "trigger"])
 def test_a_summary_comes_about_whatever_happens_to_its_requests(
     tmp_path: Path,
+    way: str,
     spoilers: list[Reply | int],
     forms: list[Form],
     repairs: int | None,
     source: str,
-    way: str,
 ) -> None:
     """Too long: smaller requests; not a summary: asked once more, with the reason; no model at all: an extract."""
 

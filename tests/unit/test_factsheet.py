@@ -209,8 +209,8 @@ def test_a_patch_names_its_files_without_its_prefixes() -> None:
 def test_quotes_hold_a_path_with_spaces_together() -> None:
     """Ours: Windows and macOS name folders so; a command with arguments is no path."""
     assert list_facts(
-        r'open("C:\Program Files\Foo Bar\x y.exe") and "/Users/a/My Project/b.py"', '"/bin/cat a b"'
-    ) == {"Paths": [r"C:\Program Files\Foo Bar\x y.exe", "/Users/a/My Project/b.py", "/bin/cat"]}
+        r'open("C:\Program Files\Foo Bar\x y.exe") and "/Volumes/a/My Project/b.py"', '"/bin/cat a b"'
+    ) == {"Paths": [r"C:\Program Files\Foo Bar\x y.exe", "/Volumes/a/My Project/b.py", "/bin/cat"]}
 
 
 def test_a_fact_is_told_once_where_it_was_mentioned_last() -> None:

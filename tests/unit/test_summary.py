@@ -26,6 +26,7 @@ from antiphon.context.summary import (
     summarise,
 )
 from antiphon.context.summary_answers import read_answer
+from antiphon.context.summary_texts import SECTIONS as SECTIONS_ASKED
 from antiphon.context.summary_texts import make_call_schema
 from antiphon.protocol.content import InputImage, InputText
 from antiphon.protocol.errors import BackendError, BackendRefusedError, ContextOverflowError
@@ -408,6 +409,14 @@ def test_a_bad_answer_is_repaired_once_with_the_reason(bad: str | SummaryAnswer,
     assert read_data(asked[1]) == read_data(asked[0])
     assert (summary.text, summary.calls, summary.repairs) == (GOOD, 1, 1)
     assert not summary.is_extract
+
+
+def test_an_echo_of_the_demands_is_no_summary() -> None:
+    """Measured: a small model gave back each heading with what belongs under it, and nothing else."""
+    echo = "\n\n".join(f"## {heading}: {what.capitalize()}" for _, heading, what in SECTIONS_ASKED)
+    summary, asked = run(job(), [SummaryAnswer(echo, finish="length"), GOOD])
+    assert "repeated what was asked" in read(asked[1])
+    assert summary.text == GOOD
 
 
 def test_two_bad_answers_give_an_extract_that_says_so() -> None:

@@ -46,7 +46,7 @@ _STATE_SHARE: Final = 0.3
 _LEVEL_SHARES: Final = (0.6, 0.85, 1.0)
 _SENTENCES: Final = re.compile(r"(.+?(?:[.!?](?=\s)|\n|\Z)){1,3}", re.DOTALL)
 _EXIT_CODE: Final = re.compile(
-    r'(?:exit(?:ed with)?[ _-]?(?:code|status)"?\s*[:=]?\s*|Process exited with code )(-?\d{1,5})',
+    r'(?:exit(?:ed with)?[ _-]?(?:code|status)"?\s{0,4}[:=]?\s{0,4}|Process exited with code )(-?\d{1,5})',
     re.IGNORECASE,
 )
 _TIMED_OUT: Final = re.compile(r"\A\W*(?:command |process )?timed out|\btimed out after\b", re.IGNORECASE)

@@ -34,7 +34,7 @@ _SILENT: Final = frozenset(
     {"id", "type", "status", "created_by", "encrypted_content", "caller", "fingerprint"}
 )
 #: Runs of characters in such an item that hold a picture or sealed state.
-_OPAQUE: Final = re.compile(r'data:[^"\s]{200,}|[A-Za-z0-9+/=_-]{1000,}')
+_OPAQUE: Final = re.compile(r'data:[^"\s]{200,}|(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{1000,}')
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode

@@ -30,7 +30,9 @@ _HEAD_BYTES: Final = 2
 _KEY_ID: Final = re.compile(r"[a-z0-9]{1,32}")
 
 SealKind: TypeAlias = Literal["reasoning", "compaction"]
-SealReason: TypeAlias = Literal["damaged", "deleted", "foreign", "unknown_key", "unknown_version", "too_large"]
+SealReason: TypeAlias = Literal[
+    "damaged", "deleted", "foreign", "unknown_key", "unknown_version", "too_large"
+]
 #: What is told of each reason. "damaged" also stands for a seal of another tenant or kind.
 REASONS: Final[dict[SealReason, str]] = {
     "damaged": "Encrypted content could not be decrypted or parsed.",

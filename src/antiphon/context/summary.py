@@ -390,7 +390,12 @@ async def _ask(run: _Run, request: SummaryRequest, size_tokens: int) -> ReadAnsw
         if run.errors > 1:
             raise _StoppedError("the model failed twice") from error
         raise
-    return read_answer(answer, asked_call=request.forced_tool, allowed_tokens=request.max_output_tokens)
+    return read_answer(
+        answer,
+        asked_call=request.forced_tool,
+        allowed_tokens=request.max_output_tokens,
+        demands=run.job.texts.demands,
+    )
 
 
 def _learn_limit(run: _Run, size_tokens: int, answer_tokens: int, error: ContextOverflowError) -> None:

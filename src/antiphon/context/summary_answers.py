@@ -28,6 +28,9 @@ _FORM_CHARACTERS: Final = 8_192
 _OPEN_MAX: Final = 64
 #: A shorter sentence may well be said twice.
 _REPEAT_CHARACTERS: Final = 20
+#: Of a text, what may be words of the demands.
+_ECHO_SHARE: Final = 0.6
+_ECHO: Final = "it repeated what was asked for instead of telling what happened"
 _TOO_LONG: Final = "it was longer than allowed; be shorter"
 _NO_SUMMARY: Final = "it called a tool instead of giving a summary"
 
@@ -35,7 +38,6 @@ _HEADINGS: Final = {name: heading for name, heading, _ in SECTIONS}
 _KNOWN_KEYS: Final = frozenset({*_HEADINGS, SUMMARY_KEY})
 _THINKING: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCED: Final = re.compile(r"```(?:json|JSON)?[ \t]*\n?(\{.*?)(?:\n?```|\Z)", re.DOTALL)
-_ONE_FENCE: Final = re.compile(r"\A```\w*[ \t]*\n(.*?)\n?(?:```)?\s*\Z", re.DOTALL)
 _CALL_TEXT: Final = re.compile(r"\A<\|?(?:tool_call|function_call|tool_calls)", re.IGNORECASE)
 _RETAIN_LINE: Final = re.compile(
     r"\A[\s>*_#`-]*retain(?:ed)?(?:[ _]items?)?(?:[ _]ids?)?[*_`]*\s*:(.*)\Z", re.IGNORECASE
@@ -65,8 +67,13 @@ class ReadAnswer(msgspec.Struct, frozen=True):
     is_cut: bool = False
 
 
-def read_answer(answer: SummaryAnswer, *, asked_call: bool, allowed_tokens: int) -> ReadAnswer:
-    """Read an answer. `asked_call`: a call is one of `create_summary`; otherwise it is a call of something else."""
+def read_answer(
+    answer: SummaryAnswer, *, asked_call: bool, allowed_tokens: int, demands: str = ""
+) -> ReadAnswer:
+    """Read an answer to `demands`.
+
+    `asked_call`: a call is one of `create_summary`; otherwise it is a call of something else.
+    """
     is_cut = answer.finish != "stop"
     # As JSON a text may be longer, but nothing that long can be one that is short enough.
     if (
@@ -81,7 +88,8 @@ def read_answer(answer: SummaryAnswer, *, asked_call: bool, allowed_tokens: int)
         read = _tell_object(found)
     else:
         read = _read_text(answer.text, is_cut=is_cut)
-    return _judge(read, is_cut=is_cut, allowed_tokens=allowed_tokens)
+    judged = _judge(read, is_cut=is_cut, allowed_tokens=allowed_tokens)
+    return ReadAnswer(fault=_ECHO) if _is_echo(judged.text, demands) else judged
 
 
 def _judge(read: ReadAnswer, *, is_cut: bool, allowed_tokens: int) -> ReadAnswer:
@@ -95,6 +103,18 @@ def _judge(read: ReadAnswer, *, is_cut: bool, allowed_tokens: int) -> ReadAnswer
     if len(text.encode()) > allowed_tokens * BYTES_PER_TOKEN_MAX:
         return ReadAnswer(fault=_TOO_LONG)
     return ReadAnswer(text, read.references, is_cut=is_cut)
+
+
+def _is_echo(text: str, demands: str) -> bool:
+    """Whether most of a text is the demands over again, as small models answer."""
+    asked = _flatten(demands)
+    lines = [_flatten(line.strip(" \t#*->")) for line in text.splitlines()]
+    echoed = sum(len(line) for line in lines if len(line) >= _REPEAT_CHARACTERS and line in asked)
+    return echoed > _ECHO_SHARE * sum(len(line) for line in lines)
+
+
+def _flatten(text: str) -> str:
+    return " ".join(text.lower().split())
 
 
 def _drop_repeats(text: str) -> str:
@@ -145,9 +165,7 @@ def _open_call_text(found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _read_prose(told: str, *, is_cut: bool) -> ReadAnswer:
-    wrapped = _ONE_FENCE.match(told)
-    if wrapped is not None and "```" not in wrapped[1]:
-        told = wrapped[1]
+    told = _unwrap(told)
     lines = told.rstrip().split("\n")
     for at in dict.fromkeys([*range(len(lines) - 1, max(len(lines) - 4, -1), -1), 0]):
         named = _RETAIN_LINE.match(lines[at])
@@ -164,6 +182,15 @@ def _read_prose(told: str, *, is_cut: bool) -> ReadAnswer:
         if whole is not None and len(whole[0]) >= len(told) // 2:
             told = whole[0]
     return ReadAnswer(told)
+
+
+def _unwrap(told: str) -> str:
+    """The text inside of the one code fence that is all of it."""
+    opening, _, inner = told.partition("\n")
+    if not opening.startswith("```"):
+        return told
+    inner = inner.rstrip().removesuffix("```")
+    return told if "```" in inner or not inner.strip() else inner
 
 
 # Objects

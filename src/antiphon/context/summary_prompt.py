@@ -19,7 +19,7 @@ from antiphon.protocol.content import InputImage, InputText
 from antiphon.protocol.items import AgentMessage, Message, get_call_id, is_call, is_call_output
 
 #: The start of a line inside of an item that looks like the start of another one.
-_MARK_LIKE: Final = re.compile(r"^(?=\s*\[#\d)", re.MULTILINE)
+_MARK_LIKE: Final = re.compile(r"^(?=[ \t]*\[#\d)", re.MULTILINE)
 
 #: In what form an answer is asked for.
 AnswerForm: TypeAlias = Literal["schema", "call", "prose"]

@@ -5,6 +5,7 @@ window shorter changes nothing and says so; nothing that was removed is untold; 
 from the sealed item by the same code that will read it later.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -30,7 +31,7 @@ from antiphon.context.sealed_window import (
     is_system,
     list_covered,
 )
-from antiphon.context.summary import Summary, SummaryJob, extract_summary, summarise
+from antiphon.context.summary import SPARE_CALLS, Summary, SummaryJob, extract_summary, summarise
 from antiphon.context.summary_texts import SummaryTexts, note_omission, split_omission
 from antiphon.context.truncation import count_leading
 from antiphon.engine.asking import join_system
@@ -51,10 +52,17 @@ from antiphon.engine.sealed_windows import seal_window
 from antiphon.engine.services import Services
 from antiphon.engine.settings import decode_outcome
 from antiphon.engine.summarising import Summariser
-from antiphon.protocol.errors import CompactionFailedError, ContextOverflowError, RequestError
+from antiphon.protocol.errors import (
+    BackendError,
+    CompactionFailedError,
+    ContextOverflowError,
+    RequestError,
+)
 from antiphon.protocol.item_forms import derive_item_id
 from antiphon.protocol.items import Compaction as CompactionItem
 from antiphon.protocol.items import Item, encode_item, get_call_id, is_call, is_call_output
+
+_log = logging.getLogger("antiphon.engine")
 
 #: Less than this is not worth a model call: a summary has its own length.
 SUMMARISED_MIN_TOKENS: Final = 256
@@ -154,8 +162,10 @@ class _Work:
         self._key = make_target_key(plan.target.backend, plan.target.model)
         self._summariser: Summariser | None = None
         self._planned_tokens = 0
-        #: The ids of what the summariser was told.
+        #: What the summariser was asked, and the ids of what it was told.
+        self._job: SummaryJob | None = None
         self._told: set[str] = set()
+        self._prompt_tokens = 0
         #: The images that the model cannot see.
         self._blinded: list[Removal] = []
 
@@ -165,6 +175,7 @@ class _Work:
         if not path.rows:
             raise RequestError("There is nothing to compact: the conversation is empty.", param="input")
         measured = self._blind(await self._measure(path))
+        self._prompt_tokens = measured.prompt_tokens
         marks = await self._collect_marks(path)
         result: _Result | None = None
         told = measured
@@ -299,6 +310,7 @@ class _Work:
             summary = await self._summarise(path, measured, plan, budget, own)
             budget = self._make_budget(measured)
         plan = plan_summary(own, budget, marks, retain=frozenset(summary.retained))
+        summary = await self._fold(summary, _list_summarised(plan), path, budget)
         self._planned_tokens = plan.tokens
         if not plan.fits:
             if free.fits:
@@ -306,18 +318,45 @@ class _Work:
             raise CompactionFailedError
         return self._draft_summary(path, plan, summary, budget)
 
-    def _note_unread(self, summary: Summary, plan: LadderPlan) -> Summary:
-        """A summary that says what it was not told, though it stands for it: less stayed than was planned at first."""
-        unread = [row for row in _list_summarised(plan) if row.id not in self._told]
-        if not unread:
+    async def _fold(self, summary: Summary, gone: Sequence[Row], path: PathRows, budget: Budget) -> Summary:
+        """Less stayed than was planned at first: what the summary was not told of is folded into it, or it says so."""
+        unread = [row for row in gone if row.id not in self._told]
+        job, summariser = self._job, self._summariser
+        if not unread or job is None or summariser is None:
             return summary
-        text, items, tokens = split_omission(summary.text)
-        items, tokens = items + len(unread), tokens + add_tokens(unread)
+        told = {row.id: item for row, item in zip(path.rows, path.items, strict=True)}
+        if summary.is_extract:
+            rows = [msgspec.structs.replace(row, item=told[row.id]) for row in gone]
+            again = extract_summary(
+                msgspec.structs.replace(job, rows=rows, summary_tokens=budget.summary_tokens)
+            )
+            self._told.update(row.id for row in rows)
+            return msgspec.structs.replace(summary, text=again.text)
+        window = self._window_tokens or job.window_tokens or self._prompt_tokens
+        room = max(int(window * (1 - self._settings.limits.reserve_share)), 1)
+        if summary.calls >= -(-self._prompt_tokens // room) + SPARE_CALLS:
+            return _note_unread(summary, unread)
+        more = await summarise(
+            msgspec.structs.replace(
+                job,
+                rows=[msgspec.structs.replace(row, item=told[row.id]) for row in unread],
+                previous=summary.text,
+                selectable={},
+                prompt_tokens=None,
+                window_tokens=self._window_tokens if job.window_tokens is not None else None,
+                summary_tokens=budget.summary_tokens,
+            ),
+            summariser.ask,
+        )
+        self._told.update(row.id for row in unread)
         return msgspec.structs.replace(
-            summary,
-            text=f"{note_omission(items, tokens)}\n\n{text}",
-            omitted_items=summary.omitted_items + len(unread),
-            omitted_tokens=summary.omitted_tokens + add_tokens(unread),
+            more,
+            retained=summary.retained,
+            calls=summary.calls + more.calls,
+            repairs=summary.repairs + more.repairs,
+            omitted_items=summary.omitted_items + more.omitted_items,
+            omitted_tokens=summary.omitted_tokens + more.omitted_tokens,
+            problems=(*summary.problems, *more.problems),
         )
 
     def _draft_free(self, path: PathRows, plan: LadderPlan) -> _Draft:
@@ -337,7 +376,6 @@ class _Work:
         return _Draft(window=window, removals=self._list_removals(plan))
 
     def _draft_summary(self, path: PathRows, plan: LadderPlan, summary: Summary, budget: Budget) -> _Draft:
-        summary = self._note_unread(summary, plan)
         gone = _list_summarised(plan)
         earlier = list(path.windows.values())
         told = {row.id: item for row, item in zip(path.rows, path.items, strict=True)}
@@ -413,7 +451,7 @@ class _Work:
         profile = target.profile
         in_place = is_own and not self._blinded and not _list_open(path.items)
         self._summariser = Summariser(target, self._plan.ask if in_place else None, is_own=is_own)
-        job = SummaryJob(
+        job = self._job = SummaryJob(
             rows=rows,
             previous="\n\n".join(window.summary for window in path.windows.values() if window.summary),
             selectable={each: tokens[each] for each in list_selectable(own, budget) if each in gone},
@@ -423,7 +461,9 @@ class _Work:
             summary_tokens=budget.summary_tokens,
             limits=self._settings.limits,
             sees_images=profile.sees_images is True,
-            takes_schema=profile.tools != "schema" or not self._plan.ask.tools or not in_place,
+            takes_schema=not in_place
+            or not self._plan.ask.tools
+            or (profile.tools == "native" and profile.takes_schema_with_tools),
             forces_tool=profile.forces_tool_cached and profile.tool_choice != "ignored",
             texts=self._make_texts(),
         )
@@ -444,7 +484,13 @@ class _Work:
         name = self._settings.model
         if name is None or name == self._plan.request.model:
             return self._plan.target, True
-        return await self._services.catalog.find(name), False
+        try:
+            return await self._services.catalog.find(name), False
+        except (RequestError, BackendError) as error:
+            _log.warning(
+                "the model for summaries cannot be had, so the conversation's own is asked: %s", error.message
+            )
+            return self._plan.target, True
 
     def _make_texts(self) -> SummaryTexts:
         texts = SummaryTexts()
@@ -593,6 +639,18 @@ class _Work:
 def _list_summarised(plan: LadderPlan) -> list[Row]:
     """What only the summary will tell, but for an earlier summary, which is told of apart."""
     return [row for row in plan.summarised if row.replaced != "summary"]
+
+
+def _note_unread(summary: Summary, unread: Sequence[Row]) -> Summary:
+    """A summary that says what it was not told, though it stands for it."""
+    text, items, tokens = split_omission(summary.text)
+    items, tokens = items + len(unread), tokens + add_tokens(unread)
+    return msgspec.structs.replace(
+        summary,
+        text=f"{note_omission(items, tokens)}\n\n{text}",
+        omitted_items=summary.omitted_items + len(unread),
+        omitted_tokens=summary.omitted_tokens + add_tokens(unread),
+    )
 
 
 def _join_facts(windows: Sequence[SealedWindow]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from antiphon.engine.assembler import Assembler
 from antiphon.engine.compacting import Pass, RefusedPass, run_pass
 from antiphon.engine.compaction_orders import Order, PassReason
 from antiphon.engine.fitting import History
-from antiphon.engine.gather import Plan, fit_plan
+from antiphon.engine.gather import Plan, add_recall, fit_plan
 from antiphon.engine.services import Services
 from antiphon.engine.windows import restart
 from antiphon.protocol.errors import AntiphonError, CompactionFailedError, ContextOverflowError
@@ -155,6 +155,7 @@ class _Compacting:
         if self._order.is_whole:
             self._assembler.end_compacted(done.usage)
             return
+        add_recall(self._plan, self._services)
         if self._pay(done):
             await fit_plan(self._plan, self._services)
         else:

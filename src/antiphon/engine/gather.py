@@ -19,6 +19,7 @@ from antiphon.context import (
     load_stored_tools,
     load_tools,
 )
+from antiphon.context.rows import Row
 from antiphon.context.truncation import DroppedItem
 from antiphon.engine.asking import join_system, make_ask
 from antiphon.engine.catalog import Target
@@ -36,6 +37,7 @@ from antiphon.engine.fitting import History, find_overflow, find_size, fit, refu
 from antiphon.engine.hosted_tools import HostedTools
 from antiphon.engine.ids import make_node_id
 from antiphon.engine.path_rows import PathRows, load_path_rows, make_given_rows
+from antiphon.engine.recall import Recall, list_recallable, offer_recall
 from antiphon.engine.references import resolve_references
 from antiphon.engine.refusals import refuse_images, refuse_unsupported, unsupported
 from antiphon.engine.sealed_windows import is_compaction
@@ -162,6 +164,8 @@ async def gather(
         warnings=warnings,
         order=None if counts_only else order,
     )
+    if window.is_compacted:
+        add_recall(plan, services)
     await _find_due(plan, services)
     if not plan.is_due:
         await fit_plan(plan, services, may_be_too_long=counts_only)
@@ -394,6 +398,7 @@ def open_hosted(
     services: Services,
     *,
     listed: Sequence[Item] = (),
+    recall: Recall | None = None,
 ) -> HostedTools | None:
     """The tools of the request that this server runs; None where there are none, and no call was approved.
 
@@ -403,7 +408,7 @@ def open_hosted(
         # Its tools are its own, and so are the calls that it asked to be approved.
         return None
     approved = any(item.type == "mcp_approval_response" for item in request.input)
-    if not toolbox.hosted and not approved and not window.waiting_approvals:
+    if not toolbox.hosted and not approved and not window.waiting_approvals and recall is None:
         return None
     return HostedTools(
         toolbox=toolbox,
@@ -414,7 +419,29 @@ def open_hosted(
         max_calls=request.max_tool_calls,
         take_approval=partial(services.approvals.take, tenant),
         waiting_approvals=window.waiting_approvals,
+        recall=recall,
     )
+
+
+def add_recall(plan: Plan, services: Services) -> None:
+    """Offer the tool that fetches what a compaction left out of the plan's window, where that is configured."""
+    if not services.compaction.recall or (plan.hosted is not None and plan.hosted.has_recall):
+        return
+
+    async def load_rows() -> list[Row]:
+        return await list_recallable(await load_plan_rows(plan, services), plan.tenant, services)
+
+    recall = offer_recall(plan.request, plan.toolbox, plan.target, load_rows, plan.warnings)
+    if recall is None:
+        return
+    if plan.hosted is None:
+        plan.hosted = open_hosted(
+            plan.request, plan.tenant, plan.target, plan.toolbox, plan.window, services, recall=recall
+        )
+    else:
+        plan.hosted.add_recall(recall)
+    if plan.hosted is not None:
+        plan.ask = offer_hosted(plan.ask, plan.toolbox, plan.hosted.offered)
 
 
 def _offer_known(ask: Ask, toolbox: Toolbox, hosted: HostedTools) -> Ask:

@@ -10,6 +10,7 @@ from itertools import takewhile
 import msgspec
 
 from antiphon.backends import Ask, Segment
+from antiphon.context.rows import Row
 from antiphon.context.window_report import WindowReport
 from antiphon.engine.asking import join_system, make_ask
 from antiphon.engine.catalog import Target
@@ -28,6 +29,7 @@ from antiphon.engine.fitting import leave_out
 from antiphon.engine.gather import make_history, open_hosted, open_toolbox
 from antiphon.engine.path_rows import PathRows, load_path_rows
 from antiphon.engine.paths import Step, read_step
+from antiphon.engine.recall import offer_recall
 from antiphon.engine.services import Services
 from antiphon.engine.settings import decode_outcome, decode_settings
 from antiphon.engine.steps import offer_hosted
@@ -79,7 +81,9 @@ async def report_window(record: Record, tenant: str, services: Services) -> Wind
         make_system=lambda lead: join_system(target, request.instructions, lead),
         resolve=resolve,
         superseded={row.id: "summary" for row in path.superseded},
-        replaced={row.id: row.replaced for row in path.rows if row.replaced is not None},
+        prompt=[
+            msgspec.structs.replace(row, item=item) for row, item in zip(path.rows, path.items, strict=True)
+        ],
     )
 
 
@@ -154,7 +158,11 @@ def _render(
     segment = begun or transcribe_input(request.input, target, window)
     toolbox = open_toolbox(request, target, window, services)
     ask = make_ask(request, target, window, segment, toolbox, [])
-    hosted = open_hosted(request, tenant, target, toolbox, window, services, listed=early)
+    recall = None
+    if window.is_compacted and services.compaction.recall:
+        # It is told of, and never called.
+        recall = offer_recall(request, toolbox, target, _load_nothing, [])
+    hosted = open_hosted(request, tenant, target, toolbox, window, services, listed=early, recall=recall)
     if hosted is None:
         return ask
     hosted.offer_known()
@@ -162,3 +170,7 @@ def _render(
     if told.body:
         ask = msgspec.structs.replace(ask, transcript=[*ask.transcript, told.body])
     return offer_hosted(ask, toolbox, hosted.offered)
+
+
+async def _load_nothing() -> list[Row]:
+    return []

@@ -192,7 +192,7 @@ class WindowOpener:
             # It names nothing that it stands for; what it holds itself stands there once all the same.
             covers=b"".join(map(hash_item, payload.items)),
             items=tuple(
-                SealedItem(f"{row_id}.{position}", "", item.raw)
+                SealedItem(_derive_id(item, row_id, position), "", item.raw)
                 for position, item in enumerate(payload.items)
             ),
         )

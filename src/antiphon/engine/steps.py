@@ -239,6 +239,8 @@ class _Steps:
         self._toolbox = toolbox
         self._hosted = hosted
         self._assembler = assembler
+        #: What stands in the output before, a compaction, is in the prompt already.
+        self._start = len(assembler.output)
         self._warnings = warnings
         self._grammars = grammars
         self._offered = {tool.name: tool for tool in toolbox.offered}
@@ -298,7 +300,7 @@ class _Steps:
                 yield batch
         self._take_warnings()
         self._assembler.begin_answer()
-        if self._assembler.output:
+        if len(self._assembler.output) > self._start:
             # Calls that were approved were made: the model is told what they gave.
             self._ask = msgspec.structs.replace(
                 self._ask, transcript=[*self._base, *self._transcribe_output()]
@@ -500,6 +502,6 @@ class _Steps:
 
     def _transcribe_output(self) -> list[bytes]:
         """The output so far, as a later round will transcribe it."""
-        items = [decode_stored_item(raw) for raw in self._assembler.output]
+        items = [decode_stored_item(raw) for raw in self._assembler.output[self._start :]]
         segment = self._backend.transcribe(items, self._ask.profile, at_start=False)
         return [segment.body] if segment.body else []

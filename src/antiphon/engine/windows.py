@@ -58,6 +58,8 @@ class Window:
     #: The backend's count of the last prompt, and what it was made with, to notice a truncation upstream.
     prompt_tokens: int | None = None
     prompt_made_with: bytes = b""
+    #: Whether it began anew at a compaction.
+    is_compacted: bool = False
 
     @property
     def is_at_start(self) -> bool:
@@ -185,7 +187,9 @@ def restart(window: Window) -> Window:
     dropped = [item for _, item in strand.remembered if item.type == "configuration_update"]
     strand.remembered = [each for each in strand.remembered if each[1].type != "configuration_update"]
     strand.size -= sum(len(item.raw) for item in dropped)
-    return Window(strand=strand, depth=window.depth, waiting_approvals=window.waiting_approvals)
+    return Window(
+        strand=strand, depth=window.depth, waiting_approvals=window.waiting_approvals, is_compacted=True
+    )
 
 
 def detach(window: Window) -> Window:

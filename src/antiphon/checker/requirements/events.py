@@ -114,6 +114,8 @@ async def _use_container(subject: Subject) -> Found:
     )
 
 
+#: What a server shows its work only in.
+LONG_COMPACTION = "a long compaction"
 CAUSES: dict[str, Cause] = {
     "text": Cause(_ask("a text", "Write one sentence about the sea."), ()),
     "cut": Cause(
@@ -162,7 +164,7 @@ CAUSES: dict[str, Cause] = {
     "shell": Cause(_use("shell"), ("shell", "tools[0]"), needs="a shell"),
     "container": Cause(_use_container, ("shell", "tools[0]", "environment"), needs="a shell in a container"),
     "audio": Cause(_send_audio, ("audio", "input[0]"), needs="an audio model"),
-    "compaction": Cause(_trigger_compaction, ("compaction_trigger", "input[2]"), needs="a long compaction"),
+    "compaction": Cause(_trigger_compaction, ("compaction_trigger", "input[2]"), needs=LONG_COMPACTION),
     "socket": Cause(
         _steer, ("WebSocket", "websocket", "Upgrade", "GET", "steer"), is_route=True, needs="a WebSocket"
     ),
