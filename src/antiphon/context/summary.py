@@ -108,6 +108,8 @@ class SummaryJob(msgspec.Struct, frozen=True, kw_only=True):
 
     #: Oldest first.
     rows: Sequence[Row]
+    #: Those of them that stay in the window: told only so that the others are understood.
+    stays: frozenset[str] = frozenset()
     #: The text of an earlier summary, which this one takes up.
     previous: str = ""
     #: The items that may be kept whole, and their tokens.
@@ -162,7 +164,13 @@ def extract_summary(job: SummaryJob) -> Summary:
     if not job.rows:
         return Summary(text=job.previous)
     previous, _, _ = split_omission(job.previous)
-    return Summary(text=make_extract(job.rows, job.summary_tokens, previous), is_extract=True)
+    return Summary(
+        text=make_extract(_list_gone(job.rows, job), job.summary_tokens, previous), is_extract=True
+    )
+
+
+def _list_gone(rows: Sequence[Row], job: SummaryJob) -> list[Row]:
+    return [row for row in rows if row.id not in job.stays]
 
 
 class _StoppedError(Exception):
@@ -468,8 +476,8 @@ def _extract_rest(run: _Run) -> str:
     first = run.pieces[0].at if run.pieces else 0
     if first < 0 or not run.running:
         previous, _, _ = split_omission(run.job.previous)
-        return make_extract(run.job.rows, _share_answer(run.job), previous)
-    return make_extract(run.job.rows[first:], _share_answer(run.job), run.running)
+        return make_extract(_list_gone(run.job.rows, run.job), _share_answer(run.job), previous)
+    return make_extract(_list_gone(run.job.rows[first:], run.job), _share_answer(run.job), run.running)
 
 
 def _finish(run: _Run, text: str, *, is_extract: bool) -> Summary:

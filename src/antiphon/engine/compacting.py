@@ -60,7 +60,7 @@ from antiphon.protocol.errors import (
 )
 from antiphon.protocol.item_forms import derive_item_id
 from antiphon.protocol.items import Compaction as CompactionItem
-from antiphon.protocol.items import Item, encode_item, get_call_id, is_call, is_call_output
+from antiphon.protocol.items import Item, Message, encode_item, get_call_id, is_call, is_call_output
 
 _log = logging.getLogger("antiphon.engine")
 
@@ -444,15 +444,20 @@ class _Work:
         self, path: PathRows, measured: _Measured, plan: LadderPlan, budget: Budget, own: Sequence[Row]
     ) -> Summary:
         told = {row.id: item for row, item in zip(path.rows, path.items, strict=True)}
-        rows = [msgspec.structs.replace(row, item=told[row.id]) for row in _list_summarised(plan)]
         tokens = {row.id: row.tokens for row in own}
-        gone = self._told = {row.id for row in rows}
+        gone = self._told = {row.id for row in _list_summarised(plan)}
+        rows = [
+            msgspec.structs.replace(row, item=told[row.id])
+            for row in own[: max(at for at, row in enumerate(own) if row.id in gone) + 1]
+            if row.id in gone or _is_said_by_user(row)
+        ]
         target, is_own = await self._find_summariser()
         profile = target.profile
         in_place = is_own and not self._blinded and not _list_open(path.items)
         self._summariser = Summariser(target, self._plan.ask if in_place else None, is_own=is_own)
         job = self._job = SummaryJob(
             rows=rows,
+            stays=frozenset(row.id for row in rows if row.id not in gone),
             previous="\n\n".join(window.summary for window in path.windows.values() if window.summary),
             selectable={each: tokens[each] for each in list_selectable(own, budget) if each in gone},
             retained_tokens=budget.retained_tokens,
@@ -639,6 +644,12 @@ class _Work:
 def _list_summarised(plan: LadderPlan) -> list[Row]:
     """What only the summary will tell, but for an earlier summary, which is told of apart."""
     return [row for row in plan.summarised if row.replaced != "summary"]
+
+
+def _is_said_by_user(row: Row) -> bool:
+    """Whether a row is a user's message: without it nobody would understand what was done, though it stays."""
+    value = row.item.value
+    return isinstance(value, Message) and value.role == "user" and row.replaced != "summary"
 
 
 def _note_unread(summary: Summary, unread: Sequence[Row]) -> Summary:

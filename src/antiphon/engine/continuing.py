@@ -126,7 +126,8 @@ async def _rebuild(origin: Origin, tenant: str, target: Target, window: Window, 
             await asyncio.sleep(0)
         is_tip = position == len(steps) - 1
         if has_compaction(step):
-            begun = await begin_anew(steps[: position + 1], tenant, target, window, services)
+            counted = record if is_tip and not origin.passes_over_deleted else None
+            begun = await begin_anew(steps[: position + 1], tenant, target, window, services, record=counted)
             if begun.step is not None:
                 told = (*begun.step.notes, *begun.notes, *(notes if is_tip else ()))
                 window = extend(begun.window, replace(begun.step, notes=told))
@@ -161,11 +162,17 @@ def has_compaction(step: PathStep) -> bool:
 
 
 async def begin_anew(
-    steps: Sequence[PathStep], tenant: str, target: Target, window: Window, services: Services
+    steps: Sequence[PathStep],
+    tenant: str,
+    target: Target,
+    window: Window,
+    services: Services,
+    *,
+    record: Record | None = None,
 ) -> Begun:
     """The window of a path whose last node holds a compaction, made from its items; `window` is that of the rest.
 
-    The prompt of that node is all that stands up to its last compaction; what the node made behind it is the answer.
+    `record`: the last node, where its counts are of what the path still is. The prompt of that node is all that stands up to its last compaction; what the node made behind it is the answer.
     """
     *earlier, last = steps
     output = list_output_rows(last, target)
@@ -181,7 +188,6 @@ async def begin_anew(
     answer, unheard = await resolve_kept([row.item for row in output[prompt_end:]], tenant, target, services)
     fresh = restart(window)
     segment = transcribe_anew(items, target)
-    record = await services.rounds.load(tenant, last.node.id)
     outcome = decode_outcome(record.outcome) if record is not None else None
     step = make_step(
         last.node.id,

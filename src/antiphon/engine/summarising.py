@@ -168,7 +168,7 @@ class _Reading:
         self._size += len(text)
 
     def finish(self) -> SummaryAnswer:
-        """The whole answer; a call of another tool is none that could be used, and is left out."""
+        """The whole answer; a call of another tool is one that cannot be used."""
         if self.finished is None and not self.is_too_long:
             raise BackendError("The model server's answer to the request for a summary had no end.")
         wanted = [
@@ -178,6 +178,6 @@ class _Reading:
         ]
         return SummaryAnswer(
             text="".join(self._texts),
-            call_arguments=wanted[0] if wanted else None,
+            call_arguments=wanted[0] if wanted else "" if self._calls else None,
             finish=self.finished.reason if self.finished is not None else "length",
         )
