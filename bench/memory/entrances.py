@@ -41,13 +41,14 @@ class Rung:
     keeps_results: bool = False
     #: The threshold that makes it due, as a share of the prompt: the pass must end well under it.
     due_share: float = 0.8
-    #: The rungs that may be reported, and whether a model may be called.
+    #: The rungs that may be reported, and whether the model may be asked for a summary.
     allowed: frozenset[str] = frozenset({"elide", "drop_images", "summary", "cut"})
     asks_model: bool = False
 
 
 FREE = frozenset({"elide", "drop_images"})
 RUNGS: tuple[Rung, ...] = (
+    Rung("auto", "auto", asks_model=True),
     Rung("elide", "elide", allowed=FREE),
     Rung("drop images", "elide", keeps_results=True, due_share=0.99, allowed=frozenset({"drop_images"})),
     Rung("extract", "extract"),
@@ -104,7 +105,6 @@ def make_options(rung: Rung, chain: Chain) -> dict[str, Any]:
 async def compact_by_endpoint(case: Case, rung: Rung) -> Outcome:
     """`POST /v1/responses/compact`; its output is the beginning of the next input."""
     body = case.make_body(rung, previous_response_id=case.chain.tip)
-    del body["tools"]
     made = await case.talk.compact("/responses/compact", body)
     answer, shown = await case.chain.ask(QUESTION, model=case.window_model, input=made["output"])
     return Outcome(shown, read_passes(made), answer["id"], case.window_tokens)
@@ -113,7 +113,6 @@ async def compact_by_endpoint(case: Case, rung: Rung) -> Outcome:
 async def compact_input_by_endpoint(case: Case, rung: Rung) -> Outcome:
     """The same for a client that holds its history and sends it."""
     body = case.make_body(rung, input=case.chain.items)
-    del body["tools"]
     made = await case.talk.compact("/responses/compact", body)
     _, shown = await case.chain.ask(QUESTION, model=case.window_model, input=made["output"], store=False)
     return Outcome(shown, read_passes(made), None, case.window_tokens, list_texts(case.chain.items))
@@ -151,6 +150,25 @@ async def trigger_twice(case: Case, rung: Rung) -> Outcome:
         chain.tip = made["id"]
         passes += read_passes(made)
     answer, shown = await chain.ask(QUESTION, previous_response_id=chain.tip)
+    return Outcome(shown, passes, answer["id"], case.window_tokens)
+
+
+async def compact_twice(case: Case, rung: Rung) -> Outcome:
+    """The same by the endpoint: its output begins a new chain, which is compacted by the endpoint again."""
+    rounds = case.conversation.rounds
+    chain = Chain(case.talk, case.conversation, case.window_model)
+    passes: list[dict[str, Any]] = []
+    for part in (rounds[: len(rounds) // 2], rounds[len(rounds) // 2 :]):
+        await chain.play(part)
+        body = chain.make_body(
+            input=chain.take_results() or None,
+            previous_response_id=chain.tip,
+            antiphon=make_options(rung, chain),
+        )
+        made = await case.talk.compact("/responses/compact", body)
+        chain.tip, chain.results = None, made["output"]
+        passes += read_passes(made)
+    answer, shown = await chain.ask(QUESTION)
     return Outcome(shown, passes, answer["id"], case.window_tokens)
 
 
@@ -202,6 +220,7 @@ class Entrance:
 
 ENTRANCES: tuple[Entrance, ...] = (
     Entrance("compact", compact_by_endpoint),
+    Entrance("compact, twice", compact_twice),
     Entrance("trigger", trigger),
     Entrance("trigger, twice", trigger_twice),
     Entrance("threshold", cross_threshold),

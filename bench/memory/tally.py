@@ -164,5 +164,10 @@ def _list_number_faults(case: Case, outcome: Outcome) -> Iterable[str]:
 
 
 def _quote(facts: Sequence[Fact]) -> str:
-    quoted = ", ".join(f"{fact.kind} {fact.value[:60]!r} ({fact.place})" for fact in facts[:_QUOTED])
+    quoted = ", ".join(f"{fact.kind} {_shorten(fact.value)!r} ({fact.place})" for fact in facts[:_QUOTED])
     return f"{len(facts)} facts ({quoted})"
+
+
+def _shorten(value: str) -> str:
+    """All pictures begin alike."""
+    return value[:60] if not value.startswith("data:") else f"...{value[-24:]}"

@@ -149,7 +149,7 @@ def test_a_window_is_all_that_a_chat_model_reads() -> None:
 
 def make_cell(entrance: int = 1) -> Cell:
     """A row with numbers."""
-    cell = Cell(ENTRANCES[entrance], RUNGS[2], runs=2, compacted=2, tokens_before=4_000, tokens_after=1_001)
+    cell = Cell(ENTRANCES[entrance], RUNGS[3], runs=2, compacted=2, tokens_before=4_000, tokens_after=1_001)
     cell.add(Score({PATH: "verbatim", HASH: "fetchable", SAID: "lost"}))
     cell.model_calls = 3
     return cell
@@ -211,7 +211,8 @@ def test_without_a_model_nothing_is_lost(tmp_path: Path) -> None:
     for cell in tally.cells:
         assert cell.compacted == cell.runs == 3
         assert cell.tokens_after < cell.tokens_before
-        assert (cell.model_calls > 0) is cell.rung.asks_model
+        assert cell.model_calls == 0 or cell.rung.asks_model
+        assert cell.model_calls > 0 or cell.rung.method != "summary"
 
 
 class DeafTalk(Talk):

@@ -167,7 +167,8 @@ def expand(rows: Sequence[Row], windows: Mapping[str, SealedWindow]) -> Expansio
     """The rows with the windows, by the row ids of their compaction items, put into those items' places.
 
     A covered item that stands before such an item is dropped, as often as it is covered; system and developer items
-    stay where they are, and are not shown a second time. Without windows the rows are what they are.
+    stay where they are, and are not shown a second time. Those that a window begins with are shown only where the rows
+    begin with none: a client that sends its own has them as they are now. Without windows the rows are what they are.
     """
     if not windows:
         return Expansion(list(rows), [], {})
@@ -232,13 +233,19 @@ class _Expanding:
         for each in self._shown:
             if each.source and is_system(each.row.item):
                 system[each.digest] += 1
+        # Whoever sends system text at the start sends all of it as it is now.
+        has_lead = is_system(self._rows[0].item)
+        in_lead = True
         for position, sealed in enumerate(window.items):
             if position == window.summary_at and window.has_summary:
                 self._shown.append(_Shown(_make_summary_row(row, window), b"", row.id))
             item = decode_stored_item(sealed.raw)
             digest = hash_item(item)
+            in_lead = in_lead and is_system(item)
             if is_system(item) and system[digest] > 0:
                 system[digest] -= 1
+                continue
+            if in_lead and has_lead:
                 continue
             shown = Row(id=sealed.id, item=item, node=sealed.node, replaced=sealed.replaced)
             self._shown.append(_Shown(shown, digest, row.id))

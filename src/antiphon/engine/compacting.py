@@ -313,9 +313,13 @@ class _Work:
         summary = await self._fold(summary, _list_summarised(plan), path, budget)
         self._planned_tokens = plan.tokens
         if not plan.fits:
-            if free.fits:
+            window = self._window_tokens
+            if window is not None and min(plan.tokens, free.tokens) > window:
+                raise CompactionFailedError
+            if free.tokens <= plan.tokens:
+                # It takes away what costs nothing, and is no worse.
+                self._planned_tokens = free.tokens
                 return self._draft_free(path, free)
-            raise CompactionFailedError
         return self._draft_summary(path, plan, summary, budget)
 
     async def _fold(self, summary: Summary, gone: Sequence[Row], path: PathRows, budget: Budget) -> Summary:
