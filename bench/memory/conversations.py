@@ -78,10 +78,10 @@ class Conversation:
 #: `tiny` fits the window of a small model.
 Size: TypeAlias = Literal["full", "small", "tiny"]
 #: Rounds, and the lines of a long result.
-_ROUNDS: dict[Size, tuple[int, int]] = {"full": (20, 60), "small": (10, 14), "tiny": (20, 24)}
+_ROUNDS: dict[Size, tuple[int, int]] = {"full": (20, 60), "small": (10, 16), "tiny": (20, 24)}
 _LINES: dict[Size, tuple[int, int]] = {"full": (40, 260), "small": (30, 60), "tiny": (5, 12)}
 #: How many rounds a user's wish takes.
-_ROUNDS_A_TURN = (3, 9)
+_ROUNDS_A_TURN = (3, 7)
 #: What a conversation holds of each kind at least, and where.
 _PLANTED: tuple[tuple[Kind, Place, int], ...] = (
     ("sentence", "user", 4),

@@ -154,17 +154,14 @@ async def trigger_twice(case: Case, rung: Rung) -> Outcome:
 
 
 async def compact_twice(case: Case, rung: Rung) -> Outcome:
-    """The same by the endpoint: its output begins a new chain, which is compacted by the endpoint again."""
+    """The same by the endpoint, between two turns: its output begins a new chain, which it compacts again."""
     rounds = case.conversation.rounds
+    middle = next(at for at in range(len(rounds) // 3, len(rounds)) if rounds[at].said)
     chain = Chain(case.talk, case.conversation, case.window_model)
     passes: list[dict[str, Any]] = []
-    for part in (rounds[: len(rounds) // 2], rounds[len(rounds) // 2 :]):
+    for part in (rounds[:middle], rounds[middle:]):
         await chain.play(part)
-        body = chain.make_body(
-            input=chain.take_results() or None,
-            previous_response_id=chain.tip,
-            antiphon=make_options(rung, chain),
-        )
+        body = chain.make_body(previous_response_id=chain.tip, antiphon=make_options(rung, chain))
         made = await case.talk.compact("/responses/compact", body)
         chain.tip, chain.results = None, made["output"]
         passes += read_passes(made)

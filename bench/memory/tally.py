@@ -14,6 +14,7 @@ from antiphon.client import ClientError, ConnectionFailedError
 from bench.memory.conversations import Conversation
 from bench.memory.entrances import QUESTION, Case, Entrance, Outcome, Rung, list_pairs
 from bench.memory.facts import Fact, Kind
+from bench.memory.model import read_message
 from bench.memory.scoring import Score, Where, read_window, score
 from bench.memory.server import Chain, FaultError, Talk
 
@@ -147,6 +148,8 @@ def _list_faults(case: Case, cell: Cell, outcome: Outcome, found: Score) -> Iter
         yield "a model was called"
     if odd := {rung for each in passes for rung in each["rungs"]} - cell.rung.allowed:
         yield f"the rungs {', '.join(sorted(odd))} were used"
+    if twice := _find_repeated(case.conversation, outcome):
+        yield f"{len(twice)} user messages stand in the window twice: {twice[0][:60]!r}"
     yield from _list_number_faults(case, outcome)
 
 
@@ -161,6 +164,14 @@ def _list_number_faults(case: Case, outcome: Outcome) -> Iterable[str]:
     done: list[dict[str, Any]] = [each for each in outcome.passes if not each.get("refused")]
     if done and outcome.shown.tokens >= case.prompt_tokens:
         yield f"{case.prompt_tokens} tokens before, {outcome.shown.tokens} after"
+
+
+def _find_repeated(conversation: Conversation, outcome: Outcome) -> list[str]:
+    """What users said that stands more than once among the messages; pictures may have become lines behind it."""
+    messages = [message for message in outcome.shown.messages if message["role"] == "user"]
+    texts = [read_message(message) for message in messages]
+    said = [each.said for each in conversation.rounds if each.said]
+    return [each for each in said if sum(text.startswith(each) for text in texts) > said.count(each)]
 
 
 def _quote(facts: Sequence[Fact]) -> str:

@@ -209,6 +209,27 @@ def test_one_message_that_is_larger_than_the_window_is_cut_to_its_ends(tmp_path:
     run(tmp_path, Model(window_tokens=WINDOW_TOKENS), story, window_tokens=WINDOW_TOKENS)
 
 
+@pytest.mark.parametrize("earlier", [[], pair(1, prose(1, 60))])
+def test_a_newest_result_that_is_larger_than_the_window_is_cut_to_its_ends(
+    tmp_path: Path, earlier: list[Item]
+) -> None:
+    """Whatever little history stands before it; the cut names the id by which the whole is fetched."""
+
+    async def story(talk: CompactingHouse) -> None:
+        items = [user(GOAL), *earlier, user(LATEST), *pair(50, f"HEAD-1 {prose(3, 2_800)} TAIL-2")]
+        allowed = {"context_management": [{"type": "compaction"}]}
+        made = await talk.house.make(input=items, **allowed)
+        assert "cut" in read_pass(made)["rungs"]
+        output = dict(list_pairs(talk.model.rounds[-1]))["call_50"]
+        assert output.startswith("HEAD-1")
+        assert output.endswith("TAIL-2")
+        assert "fc_50r" in output
+        whole = await talk.house.get("/v1/items/fc_50r")
+        assert whole["output"] == items[-1]["output"]
+
+    run(tmp_path, Model(window_tokens=2_500), story, window_tokens=2_500)
+
+
 def test_an_image_that_was_chosen_is_sent_once_in_the_next_round(tmp_path: Path) -> None:
     """Also before a server that speaks Responses no item of ours is left in what is sent."""
     png = make_png(3)

@@ -390,7 +390,8 @@ def test_requirements_are_chosen_by_id_or_area() -> None:
     areas = list(dict.fromkeys(item.area for item in MANIFEST))
     assert areas == [
         *("state", "stream", "errors", "fields", "open-responses", "tools", "choices", "includes", "items"),
-        *("parts", "endpoints", "conversations", "background", "events", "websocket", "isolation", "restart"),
+        *("parts", "endpoints", "conversations", "background", "events", "websocket", "compaction", "isolation"),
+        "restart",
     ]
     assert [item for area in areas for item in select_requirements([area])] == list(MANIFEST)
     assert [item.id for item in select_requirements(["state.echo", "state.continues"])] == [

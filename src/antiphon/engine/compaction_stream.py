@@ -5,7 +5,6 @@ knows no transport. Invariants: a compaction item comes before anything that the
 for its length is asked once more at most; and a pass that fails leaves plan and history as they were.
 """
 
-import hashlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -31,15 +30,6 @@ Batches: TypeAlias = AsyncGenerator[list[BackendEvent], None]
 
 #: A generation with less output left is not begun.
 OUTPUT_MIN_TOKENS: Final = 16
-#: By so many first items a conversation is known that its client holds.
-_FIRST_ITEMS: Final = 4
-
-
-def _name_conversation(plan: Plan) -> bytes:
-    """By its first node, or else by its first items."""
-    first = next(iter(plan.window.strand.nodes), None)
-    begins = [first.encode()] if first is not None else [item.raw for item in plan.given[:_FIRST_ITEMS]]
-    return hashlib.sha256(b"\0".join([plan.tenant.encode(), plan.target.model.encode(), *begins])).digest()
 
 
 def stream_compacting(
@@ -71,7 +61,7 @@ class _Compacting:
     async def run(self) -> Batches:
         """A pass where one is due, then the answer; a pass and one more try where that is refused for its length."""
         if self._plan.is_due and (
-            self._order.is_whole or not self._services.breaker.is_open(_name_conversation(self._plan))
+            self._order.is_whole or not self._services.breaker.is_open(self._plan.conversation_name)
         ):
             yield [Opened()]
             await self._compact(self._order.reason)
@@ -100,7 +90,7 @@ class _Compacting:
                 yield batch
 
     def _has_failed_often(self) -> bool:
-        return self._services.breaker.is_open(_name_conversation(self._plan))
+        return self._services.breaker.is_open(self._plan.conversation_name)
 
     async def _compact(self, reason: PassReason) -> None:
         """A pass before the model is asked; where it is the whole answer, a failure is the response's."""
@@ -131,7 +121,7 @@ class _Compacting:
         self, reason: PassReason, overflow: ContextOverflowError | None = None
     ) -> Pass | RefusedPass:
         plan, breaker = self._plan, self._services.breaker
-        conversation = _name_conversation(plan)
+        conversation = plan.conversation_name
         position = len(plan.given) + len(self._assembler.output)
         try:
             done = await run_pass(

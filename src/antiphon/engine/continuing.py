@@ -172,7 +172,8 @@ async def begin_anew(
 ) -> Begun:
     """The window of a path whose last node holds a compaction, made from its items; `window` is that of the rest.
 
-    `record`: the last node, where its counts are of what the path still is. The prompt of that node is all that stands up to its last compaction; what the node made behind it is the answer.
+    `record`: the last node, where its counts are of what the path still is. The prompt of that node is all that stands
+    up to its last compaction; what the node made behind it is the answer.
     """
     *earlier, last = steps
     output = list_output_rows(last, target)

@@ -265,6 +265,7 @@ class Engine:
     def _forget(self, node_id: str) -> None:
         """Something of a node was deleted: nothing in memory that was made of it is used again."""
         self.services.opened.forget()
+        self.services.passes.forget()
         self.services.cache.forget_node(node_id)
         self.services.counter.forget()
 

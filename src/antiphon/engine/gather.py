@@ -4,10 +4,11 @@ It reads the store and the cache and writes neither. Invariant: when it returns,
 request itself can be refused any more; what fails later is the model server or the storage.
 """
 
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -61,6 +62,9 @@ from antiphon.protocol.requests import CreateRequest, check_not_empty
 from antiphon.protocol.tools import McpTool, decode_tools
 from antiphon.sessions.pairing import check_pairing, list_approvals
 
+#: By so many first items a conversation is known that its client holds.
+FIRST_ITEMS: Final = 4
+
 LoadHistory: TypeAlias = Callable[[], Awaitable[History]]
 
 
@@ -102,6 +106,14 @@ class Plan:
     passes: list[dict[str, Any]] = field(default_factory=list)
     #: The size of the prompt, where it was looked at.
     size: Count | None = None
+
+    @property
+    def conversation_name(self) -> bytes:
+        """By what a conversation is known, also one that its client holds: its first node, or else its first items."""
+        first = next(iter(self.window.strand.nodes), None)
+        begins = [first.encode()] if first is not None else [item.raw for item in self.given[:FIRST_ITEMS]]
+        names = [self.tenant.encode(), self.target.backend.name.encode(), self.target.model.encode(), *begins]
+        return hashlib.sha256(b"\0".join(names)).digest()
 
 
 async def gather(

@@ -10,6 +10,7 @@ from antiphon.engine.contents import ContentReader
 from antiphon.engine.counting import TokenCounter
 from antiphon.engine.grammars import GrammarChecker
 from antiphon.engine.pass_breaker import PassBreaker
+from antiphon.engine.pass_memory import PassMemory
 from antiphon.engine.round_store import RoundStore, Windows
 from antiphon.engine.sealed_windows import OpenedWindows
 from antiphon.engine.sealing import make_temporary_keys
@@ -37,6 +38,7 @@ class Services:
     approvals: UsedApprovals = field(default_factory=UsedApprovals)
     opened: OpenedWindows = field(default_factory=OpenedWindows)
     breaker: PassBreaker = field(default_factory=PassBreaker)
+    passes: PassMemory = field(default_factory=PassMemory)
     search: SearchProvider | None = None
     mcp: McpConnector | None = None
     fetcher: Fetcher | None = None

@@ -4,6 +4,7 @@ A server without it leaves these undecided. Invariant: a history is over the API
 alone, so that a server that takes the field has cause to compact.
 """
 
+from functools import partial
 from typing import Any, Final
 
 from antiphon.checker.answers import Answer, Refusal
@@ -184,13 +185,13 @@ def _judge_drop(by_id: Answer, full: Answer, evidence: Evidence) -> Outcome:
     return passed(f"the next round begins at the compaction ({told})", **evidence)
 
 
-async def probe_taken(subject: Subject) -> Outcome:
-    """The field with a long history: a compaction item, or a refusal by name."""
+async def probe_taken(part: str, subject: Subject) -> Outcome:
+    """The field with a long history: a compaction item, or a refusal that names it or this part of it."""
     answer = await subject.create(
         [*make_history(subject.make_word()), user(GREETING)], context_management=limit(LEAST)
     )
     if isinstance(answer, Refusal):
-        return _judge_refused(answer, _FIELD, "compact_threshold")
+        return _judge_refused(answer, _FIELD, part)
     if any(find_blob(item) for item in answer.output):
         return passed("honoured: the response begins with a compaction item")
     return failed("answered, and a history over the threshold is not compacted")
@@ -292,8 +293,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         _THRESHOLD,
         "field:previous_response_id",
     ),
-    _field("context_management.type", _API, probe_taken),
-    _field("context_management.compact_threshold", _API, probe_taken),
+    _field("context_management.type", _API, partial(probe_taken, "type")),
+    _field("context_management.compact_threshold", _API, partial(probe_taken, "compact_threshold")),
     _field("antiphon.marks", "ours", probe_marks),
     _field("antiphon.method", "ours", probe_method),
 )

@@ -1,0 +1,68 @@
+"""Windows that passes left for clients which send their whole history with each request, and drop the item.
+
+In memory alone, bounded. Invariant: a window is only used for a history that begins with the very items that it was
+made from, of the same tenant.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from antiphon.context.rows import Row
+from antiphon.context.sealed_window import SealedWindow, hash_item
+
+#: Conversations whose newest window is remembered, and the bytes of all of them.
+KEPT: Final = 1_024
+KEPT_BYTES: Final = 32 << 20
+
+
+class _Left(msgspec.Struct):
+    """The window that stood for the first `count` rows, whose digest this is."""
+
+    window: SealedWindow
+    count: int
+    digest: bytes
+    size: int
+
+
+class PassMemory:
+    """The newest window of each conversation, by a name of some bytes."""
+
+    def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._left: OrderedDict[bytes, _Left] = OrderedDict()
+        self._size = 0
+
+    def note(self, conversation: bytes, rows: Sequence[Row], window: SealedWindow) -> None:
+        """A pass has left this window of these rows."""
+        self._drop(conversation)
+        size = sum(len(item.raw) for item in window.items) + len(window.summary) + len(window.covers)
+        self._left[conversation] = _Left(window, len(rows), _digest(rows), size)
+        self._size += size
+        while self._left and (len(self._left) > KEPT or self._size > self._limit_bytes):
+            self._drop(next(iter(self._left)))
+
+    def find(self, conversation: bytes, rows: Sequence[Row]) -> tuple[SealedWindow, int] | None:
+        """The window that stands for the first rows, and for how many of them; None where there is none."""
+        left = self._left.get(conversation)
+        if left is None or len(rows) < left.count or _digest(rows[: left.count]) != left.digest:
+            return None
+        self._left.move_to_end(conversation)
+        return left.window, left.count
+
+    def forget(self) -> None:
+        """Something was deleted: nothing that may hold it stays in memory."""
+        self._left.clear()
+        self._size = 0
+
+    def _drop(self, conversation: bytes) -> None:
+        left = self._left.pop(conversation, None)
+        if left is not None:
+            self._size -= left.size
+
+
+def _digest(rows: Sequence[Row]) -> bytes:
+    return hashlib.sha256(b"".join(hash_item(row.item) for row in rows)).digest()
