@@ -30,7 +30,7 @@ PASS_KEYS = frozenset(
     {"reason", "rungs", "tokens_before", "tokens_after", "model_calls", "repairs", "summary", "removed"}
     | {"removed_count", "removed_tokens"}
 )
-OPTIONAL_PASS_KEYS = frozenset({"usage", "omitted", "kept_by_client", "refused"})
+OPTIONAL_PASS_KEYS = frozenset({"reused", "usage", "omitted", "kept_by_client", "refused"})
 #: Keys that the API always sends, although the package's types allow their absence.
 ALWAYS_SENT = frozenset(
     [

@@ -33,6 +33,9 @@ from antiphon.checker.doubles import DOUBLES
 from antiphon.checker.report import clean_text
 from antiphon.checker.requirements import (
     backgrounding,
+    compacting,
+    compaction,
+    context_managing,
     continuing,
     conversing,
     errors,
@@ -61,6 +64,9 @@ from antiphon.client import AppTransport
 #: Every module that holds probes.
 PROBE_MODULES = (
     backgrounding,
+    compacting,
+    compaction,
+    context_managing,
     continuing,
     conversing,
     errors,
@@ -390,7 +396,16 @@ def test_requirements_are_chosen_by_id_or_area() -> None:
     areas = list(dict.fromkeys(item.area for item in MANIFEST))
     assert areas == [
         *("state", "stream", "errors", "fields", "open-responses", "tools", "choices", "includes", "items"),
-        *("parts", "endpoints", "conversations", "background", "events", "websocket", "compaction", "isolation"),
+        *(
+            "parts",
+            "endpoints",
+            "conversations",
+            "background",
+            "events",
+            "websocket",
+            "compaction",
+            "isolation",
+        ),
         "restart",
     ]
     assert [item for area in areas for item in select_requirements([area])] == list(MANIFEST)

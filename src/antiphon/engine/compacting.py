@@ -326,7 +326,8 @@ class _Work:
             return drafting.draft_free(free)
         plan = plan_summary(rows, budget, marks)
         gone = list_summarised(plan)
-        if not gone or (method == "auto" and add_tokens(gone) < SUMMARISED_MIN_TOKENS):
+        is_little = add_tokens(gone) < SUMMARISED_MIN_TOKENS
+        if not gone or (method == "auto" and is_little and free.fits):
             # Nothing is worth a summary; but what alone is too long may have been cut.
             return drafting.draft_free(free if free.fits or plan.summarised else plan)
         summary = earlier.summary if earlier is not None else None
