@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 from bench.memory.facts import KINDS
 from bench.memory.scoring import WHERE
-from bench.memory.tally import Cell, Tally
+from bench.memory.tally import Cell, Fault, Tally
 
-#: Faults that are printed in full.
-_FAULTS_SHOWN = 20
 _HEADS = ("done", "facts", *WHERE, "before", "after", "calls")
 
 
@@ -15,9 +13,7 @@ def render_tally(tally: Tally) -> str:
     """The table of entrances and rungs, the table of kinds, the faults, and the verdict."""
     parts = [render_cells(tally.cells), render_kinds(tally.cells)]
     if tally.faults:
-        more = len(tally.faults) - _FAULTS_SHOWN
-        lines = [*tally.faults[:_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-        parts.append("\n".join(["faults:", *lines]))
+        parts.append(render_faults(tally.faults))
     return "\n\n".join([*parts, render_verdict(tally)])
 
 
@@ -47,6 +43,20 @@ def render_kinds(cells: Sequence[Cell]) -> str:
             verbatim = sum(cell.kinds_verbatim[kind] for cell in of_rung)
             shares.append(f"{verbatim / facts:>12.0%}" if facts else f"{'-':>12}")
         lines.append("  ".join([f"{kind:{width}}", *shares]))
+    return "\n".join(lines)
+
+
+def render_faults(faults: Sequence[Fault]) -> str:
+    """The first fault of each row of the table, and how many it has."""
+    by_row: dict[str, list[Fault]] = {}
+    for fault in faults:
+        by_row.setdefault(fault.row, []).append(fault)
+    lines = ["faults, the first of each row:"]
+    for row, found in by_row.items():
+        count = f"{len(found)} fault{'' if len(found) == 1 else 's'}"
+        first = found[0]
+        place = "" if first.conversation is None else f", conversation {first.conversation}"
+        lines.append(f"{row}: {count}{place}: {first.text}")
     return "\n".join(lines)
 
 

@@ -1,7 +1,6 @@
 """Every conversation by every entrance and rung: run, scored and added up.
 
-It prints nothing. Invariants: a cell of the table is the sum of its runs; what must not happen is in `faults`, with its
-entrance, rung and conversation.
+It prints nothing. Invariants: a cell of the table is the sum of its runs; what must not happen is in `faults`.
 """
 
 import math
@@ -46,6 +45,11 @@ class Cell:
     rungs: Counter[str] = field(default_factory=Counter)
 
     @property
+    def name(self) -> str:
+        """The row of the table."""
+        return f"{self.entrance.name} / {self.rung.name}"
+
+    @property
     def facts(self) -> int:
         """All that were looked for."""
         return self.places.total()
@@ -58,12 +62,21 @@ class Cell:
             self.kinds_verbatim[fact.kind] += where == "verbatim"
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What must not happen: in which row of the table, in which conversation (None: in all), and what."""
+
+    row: str
+    conversation: int | None
+    text: str
+
+
 @dataclass
 class Tally:
     """All cells, in the order of the table, and the faults."""
 
     cells: list[Cell] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
     conversations: int = 0
 
     @property
@@ -83,16 +96,16 @@ async def run_all(talk: Talk, conversations: Iterable[Conversation], tell: Calla
     for conversation in conversations:
         case = await _open_case(talk, conversation, tally)
         for cell in tally.cells:
-            where = f"{cell.entrance.name} / {cell.rung.name} / conversation {conversation.number}"
             try:
-                tally.faults += [f"{where}: {text}" async for text in _run_cell(case, cell)]
+                texts = [text async for text in _run_cell(case, cell)]
             except (ClientError, ConnectionFailedError, FaultError) as error:
-                tally.faults.append(f"{where}: {error}")
+                texts = [str(error)]
+            tally.faults += [Fault(cell.name, conversation.number, text) for text in texts]
         talk.forget_fetched()
         tally.conversations += 1
         tell(tally.conversations)
     tally.faults += [
-        f"{cell.entrance.name} / {cell.rung.name}: no conversation was compacted"
+        Fault(cell.name, None, "no conversation was compacted")
         for cell in tally.cells
         if cell.runs and not cell.compacted
     ]
@@ -108,7 +121,7 @@ async def _open_case(talk: Talk, conversation: Conversation, tally: Tally) -> Ca
     found = await score(conversation.facts, read_window(shown.system, shown.messages), talk.fetch)
     missing = [fact for fact, where in found.places.items() if where != "verbatim"]
     if missing:
-        tally.faults.append(f"not compacted / conversation {conversation.number}: {_quote(missing)} missing")
+        tally.faults.append(Fault("not compacted", conversation.number, f"{_quote(missing)} missing"))
     return Case(talk, conversation, chain, shown.tokens)
 
 

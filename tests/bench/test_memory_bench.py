@@ -14,8 +14,8 @@ from bench.memory.entrances import ENTRANCES, RUNGS
 from bench.memory.facts import KINDS, Fact, Place
 from bench.memory.scoring import Score, Window, read_window, score
 from bench.memory.server import Talk, open_talk
-from bench.memory.table import render_cells, render_kinds, render_verdict
-from bench.memory.tally import Cell, Tally, run_all
+from bench.memory.table import render_cells, render_faults, render_kinds, render_verdict
+from bench.memory.tally import Cell, Fault, Tally, run_all
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_TIMEOUT_S = 55
@@ -147,9 +147,11 @@ def test_a_window_is_all_that_a_chat_model_reads() -> None:
     assert window.list_named() == []
 
 
-def make_cell(entrance: int = 1) -> Cell:
+def make_cell(entrance: str = "trigger") -> Cell:
     """A row with numbers."""
-    cell = Cell(ENTRANCES[entrance], RUNGS[3], runs=2, compacted=2, tokens_before=4_000, tokens_after=1_001)
+    (walked,) = (each for each in ENTRANCES if each.name == entrance)
+    (rung,) = (each for each in RUNGS if each.name == "extract")
+    cell = Cell(walked, rung, runs=2, compacted=2, tokens_before=4_000, tokens_after=1_001)
     cell.add(Score({PATH: "verbatim", HASH: "fetchable", SAID: "lost"}))
     cell.model_calls = 3
     return cell
@@ -184,11 +186,22 @@ def test_the_table_tells_sums_and_means() -> None:
 def test_what_is_lost_counts_where_all_was_stored() -> None:
     """Ours: with `store: false` the client holds what it sent, so nothing is counted as lost for good."""
     assert not Tally([make_cell()]).is_good
-    assert Tally([make_cell(-1)]).is_good
-    assert not Tally([make_cell(-1)], ["a response failed"]).is_good
+    assert Tally([make_cell("trigger, store:false")]).is_good
+    assert not Tally(
+        [make_cell("trigger, store:false")], [Fault("trigger / extract", 3, "it failed")]
+    ).is_good
     assert render_verdict(Tally([make_cell()])) == (
         "memory: 66.67% of 3 facts in the window or behind a named id where everything is stored; 1 lost, 0 faults"
     )
+
+
+def test_faults_are_told_by_row() -> None:
+    """Ours: one cause often shows in every conversation; it is told once for a row."""
+    faults = [Fault("a / b", 3, "x"), Fault("c / d", None, "y"), Fault("a / b", 4, "z")]
+    assert render_faults(faults).splitlines()[1:] == [
+        "a / b: 2 faults, conversation 3: x",
+        "c / d: 1 fault: y",
+    ]
 
 
 def run_small(folder: Path, conversations: int, kind: type[Talk] = Talk) -> Tally:

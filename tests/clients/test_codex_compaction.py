@@ -4,11 +4,13 @@ Each command that is to be run has a mark, and the model that answers runs the f
 its window. So a compaction that loses something has a command run twice.
 """
 
+import http.client
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -30,6 +32,9 @@ SECOND = [f"mark-{tree}" for tree in ("hazel", "ilex", "juniper")]
 LIMIT = 22_000
 BYTES_PER_TOKEN = 4
 PROMPT, AGAIN = "Plant the first trees, please.", "Now plant the rest of them."
+FETCH_S = 10.0
+#: The id of an item that was left out, as a window names it; what the client alone holds is told to be so.
+NAMED = re.compile(r"\b((?:msg|fc|fco)_[0-9a-f-]{20,}+)(?![^\]]{0,30}not stored)")
 SUMMARY = "Goal: plant trees."
 SANDBOX = ("-s", "danger-full-access")
 AT_LIMIT = ("-c", f"model_auto_compact_token_limit={LIMIT}")
@@ -114,6 +119,24 @@ def check_upstream(upstream: FakeUpstream, developer: str) -> None:
         assert len(set(calls)) == len(calls)
 
 
+def check_named(url: str, upstream: FakeUpstream) -> None:
+    """What was left out, and is not told to be with the client alone, can be fetched by its id."""
+    named = {found for request in upstream.asked for found in NAMED.findall(read_text(request))}
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.netloc, timeout=FETCH_S)
+    try:
+        missing = {}
+        for each in sorted(named):
+            connection.request("GET", f"{address.path}/items/{each}")
+            reply = connection.getresponse()
+            body = reply.read()
+            if reply.status != 200:
+                missing[each] = body
+        assert missing == {}
+    finally:
+        connection.close()
+
+
 def find_compacted(upstream: FakeUpstream) -> list[Request]:
     """The requests whose window begins with a summary."""
     heading = json.dumps(HEADING)[1:-1]
@@ -167,6 +190,7 @@ def test_codex_compacts_twice_and_the_work_goes_on(
         assert codex.read_lines("trees.txt") == FIRST
         again = codex.run(AGAIN, *AGAIN_OPTIONS, resume=run.thread).expect_done()
         assert again.said[-1] == "All planted."
+        check_named(server.url, upstream)
     assert codex.read_lines("trees.txt") == [*FIRST, *SECOND]
     check_wire(wire, websocket=websocket)
     check_upstream(upstream, "You are a coding agent.")

@@ -6,6 +6,7 @@ same conversation, and every request is kept with its bytes.
 
 import asyncio
 import base64
+import functools
 import json
 import random
 import re
@@ -17,6 +18,8 @@ from typing import Any, Literal, TypeAlias
 
 from antiphon.context.sealed_window import HEADING
 from antiphon.context.summary_texts import DEFAULT_TEXTS, RETAIN_KEY
+from antiphon.engine.counting import TokenCounter
+from antiphon.engine.tokenizers import load_tokenizer
 from tests.fake_upstream import MODEL, FakeUpstream, Reply, Request, make_json
 from tests.scenarios.houses import WAIT_S, Generation, House, open_house, write
 
@@ -36,6 +39,8 @@ _TEXT = (
     "so that no work is done twice and every result can be found again by its name or by the place where it was made"
 )
 _WORDS = tuple(_TEXT.split())
+#: Its table takes longer to read than a whole scenario, so that all of them share one.
+_load_tokenizer = functools.cache(load_tokenizer)
 
 
 # What a client holds
@@ -409,6 +414,7 @@ def run(
         async with asyncio.timeout(2 * WAIT_S), FakeUpstream(model) as upstream:
             configured = make_settings(upstream, **settings)
             async with open_house(folder, upstream, settings=configured) as house:
+                house.engine.services.counter = TokenCounter(_load_tokenizer)
                 await story(CompactingHouse(house, model))
 
     asyncio.run(main())

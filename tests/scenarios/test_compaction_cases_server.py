@@ -217,7 +217,7 @@ def test_a_newest_result_that_is_larger_than_the_window_is_cut_to_its_ends(
 
     async def story(talk: CompactingHouse) -> None:
         items = [user(GOAL), *earlier, user(LATEST), *pair(50, f"HEAD-1 {prose(3, 2_800)} TAIL-2")]
-        allowed = {"context_management": [{"type": "compaction"}]}
+        allowed: dict[str, Any] = {"context_management": [{"type": "compaction"}]}
         made = await talk.house.make(input=items, **allowed)
         assert "cut" in read_pass(made)["rungs"]
         output = dict(list_pairs(talk.model.rounds[-1]))["call_50"]

@@ -189,21 +189,23 @@ def test_a_history_that_cannot_shrink_is_not_compacted_for_ever(tmp_path: Path) 
     """Public complaint: an endless loop of compactions, each of them billed."""
 
     async def story(talk: CompactingHouse) -> None:
-        # All of it is the user's newest word, which nothing may remove.
-        items = [system(prose(1, 1_500)), user(f"{GOAL} {prose(2, 300)}")]
+        # What nothing may remove is over the threshold, so that no pass can be enough.
+        items = [system(prose(1, 1_500)), user(GOAL), *work(6, 50), said("Seen.")]
         parent: str | None = None
-        for number in range(6):
+        refused: list[str] = []
+        for number in range(8):
+            step = pair(100 + number, prose(number, 30), "shell", n=number)
             made = await talk.house.make(
-                input=[*items, *pair(number + 1, "ok", "shell")]
-                if parent is None
-                else pair(number + 1, "ok", "shell"),
+                input=[*items, *step] if parent is None else step,
                 previous_response_id=parent,
                 **due(1_000),
             )
             parent = made["id"]
-            items = []
-        assert len(talk.model.rounds) == 6
-        assert len(talk.model.summaries) <= 3
+            refused += [each["refused"] for each in read_passes(made)]
+            assert ("compaction_refused" in list_codes(made)) == bool(read_passes(made))
+        # The first response, and then three in a row of the conversation that it became; each round was answered.
+        assert 1 <= len(talk.model.summaries) == len(refused) <= 4
+        assert len(talk.model.rounds) == 8
 
     run(tmp_path, Model(), story, window_tokens=WINDOW_TOKENS)
 

@@ -51,7 +51,9 @@ _decode = msgspec.json.Decoder().decode
 class LeftOut(msgspec.Struct, frozen=True, array_like=True):
     """One item or a range of neighbours: the ids of its first and last item (equal for one), and what it holds.
 
-    `label`: for one item, what it is, in a few words. Empty ids where this server keeps nothing of it.
+    `label`: for one item, what it is, in a few words. Empty ids where this server keeps nothing of it. `root`: the
+    first node of its path, `place` and `end`: where on that path the first and the last item stand, if known. A range
+    leads along one path.
     """
 
     first: str
@@ -59,6 +61,9 @@ class LeftOut(msgspec.Struct, frozen=True, array_like=True):
     items: int
     tokens: int
     label: str = ""
+    root: str = ""
+    place: int = -1
+    end: int = -1
 
     @property
     def is_fetchable(self) -> bool:
@@ -67,13 +72,13 @@ class LeftOut(msgspec.Struct, frozen=True, array_like=True):
 
 
 def list_left_out(earlier: Sequence[LeftOut], rows: Sequence[Row], budget_tokens: int) -> tuple[LeftOut, ...]:
-    """The entries of an earlier compaction, then those of the rows that this one leaves out, told within a budget.
+    """The entries of an earlier compaction and those of the rows that this one leaves out, told within a budget.
 
-    Where they need more than `budget_tokens`, neighbours become ranges, the oldest first; in the end one range and one
-    count are left, which are told in any case. The summary of an earlier compaction is no item: what it stands for is
-    in `earlier`.
+    They stand in the order of their paths. Where they need more than `budget_tokens`, neighbours on one path become
+    ranges, the oldest first; in the end one range for each path and one count are left, which are told in any case. The
+    summary of an earlier compaction is no item: what it stands for is in `earlier`.
     """
-    entries = list(_merge_unstored([*earlier, *_make_entries(rows)]))
+    entries = list(_merge_unstored(_sort_entries([*earlier, *_make_entries(rows)])))
     room_bytes = budget_tokens * BYTES_PER_TOKEN - len(_FETCHING)
     for gathers in (False, True):
         entries, fits = _merge_until(entries, room_bytes, gathers=gathers)
@@ -110,6 +115,20 @@ def _measure(entry: LeftOut) -> int:
 # Merging
 
 
+def _sort_entries(entries: Sequence[LeftOut]) -> list[LeftOut]:
+    """Path by path, each in its order: what an earlier compaction kept and this one does not is older than some."""
+    ranks: dict[str, int] = {}
+    places: dict[str, int] = {}
+    keys: list[tuple[int, int]] = []
+    for entry in entries:
+        rank = ranks.setdefault(entry.root, len(ranks))
+        # What has no place stands behind what it came behind.
+        place = entry.place if entry.place >= 0 else places.get(entry.root, -1)
+        places[entry.root] = place
+        keys.append((rank, place))
+    return [entries[at] for at in sorted(range(len(entries)), key=keys.__getitem__)]
+
+
 def _merge_unstored(entries: Iterable[LeftOut]) -> Iterator[LeftOut]:
     """Neighbours that nobody can fetch here are one count from the start: there is nothing to tell them apart by."""
     held: LeftOut | None = None
@@ -125,16 +144,32 @@ def _merge_unstored(entries: Iterable[LeftOut]) -> Iterator[LeftOut]:
 
 
 def _join(one: LeftOut, other: LeftOut) -> LeftOut:
-    return LeftOut(one.first, other.last, one.items + other.items, one.tokens + other.tokens)
+    last = one if one.end > other.end >= 0 else other
+    return LeftOut(
+        one.first,
+        last.last,
+        one.items + other.items,
+        one.tokens + other.tokens,
+        root=one.root,
+        place=one.place,
+        end=last.end,
+    )
 
 
 def _find_place(merged: Sequence[LeftOut], entry: LeftOut, *, gathers: bool) -> int | None:
     """The entry that takes another in: its neighbour of the same kind, or any of its kind where all are gathered."""
     first = 0 if gathers else max(len(merged) - 1, 0)
     for position in range(first, len(merged)):
-        if merged[position].is_fetchable == entry.is_fetchable:
+        if _may_join(merged[position], entry):
             return position
     return None
+
+
+def _may_join(one: LeftOut, other: LeftOut) -> bool:
+    """Whether two entries are of one kind: what can be fetched is a range of one path alone."""
+    if one.is_fetchable != other.is_fetchable:
+        return False
+    return not one.is_fetchable or one.root == other.root
 
 
 def _merge_until(entries: Sequence[LeftOut], room_bytes: int, *, gathers: bool) -> tuple[list[LeftOut], bool]:
@@ -174,8 +209,9 @@ def _make_entries(rows: Sequence[Row]) -> list[LeftOut]:
 
 def _make_entry(row: Row, calls: Mapping[str, str]) -> LeftOut:
     if not row.is_fetchable:
-        return LeftOut("", "", 1, row.tokens)
-    return LeftOut(row.id, row.id, 1, row.tokens, _shorten(_describe(row.item, calls)))
+        return LeftOut("", "", 1, row.tokens, root=row.root, place=row.place, end=row.place)
+    label = _shorten(_describe(row.item, calls))
+    return LeftOut(row.id, row.id, 1, row.tokens, label, row.root, row.place, row.place)
 
 
 def _describe(item: Item, calls: Mapping[str, str]) -> str:

@@ -25,13 +25,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One item of a window.
 
     `id`: what it is fetched by. `tokens`: what it costs as it stands here, as the model counts. `node`: the stored node
-    that holds it, or will; empty where this server keeps nothing of it.
+    that holds it, or will; empty where this server keeps nothing of it. `root`, `place`: the first node of its path,
+    and where on that path it stands.
     """
 
     id: str
     item: Item
     tokens: int = 0
     node: str = ""
+    root: str = ""
+    place: int = -1
     #: Which rung has put `item` into the place of the whole one; None for an item as it came.
     replaced: Rung | None = None
 

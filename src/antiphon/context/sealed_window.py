@@ -48,12 +48,17 @@ _decode = msgspec.json.Decoder().decode
 
 
 class SealedItem(msgspec.Struct, frozen=True, array_like=True):
-    """An item of a sealed window: its id, the node that stores it, its bytes, and which rung replaced it, if any."""
+    """An item of a sealed window: its id, the node that stores it, its bytes, and which rung replaced it, if any.
+
+    `root`, `place`: where it stands on its path, as in `Row`.
+    """
 
     id: str
     node: str
     raw: bytes
     replaced: Rung | None = None
+    root: str = ""
+    place: int = -1
 
 
 class SealedNode(msgspec.Struct, frozen=True, array_like=True):
@@ -247,7 +252,14 @@ class _Expanding:
                 continue
             if in_lead and has_lead:
                 continue
-            shown = Row(id=sealed.id, item=item, node=sealed.node, replaced=sealed.replaced)
+            shown = Row(
+                id=sealed.id,
+                item=item,
+                node=sealed.node,
+                root=sealed.root,
+                place=sealed.place,
+                replaced=sealed.replaced,
+            )
             self._shown.append(_Shown(shown, digest, row.id))
         if window.summary_at == len(window.items) and window.has_summary:
             self._shown.append(_Shown(_make_summary_row(row, window), b"", row.id))

@@ -74,6 +74,8 @@ NOTICE_TOKENS: Final = 32
 #: What an answer may have at least, and a transcript in a request.
 ANSWER_TOKENS_MIN: Final = 64
 ROOM_TOKENS_MIN: Final = 128
+#: Behind a long conversation an answer may have less room than it should: no less than this share of it.
+LEAST_ANSWER_SHARE: Final = 0.4
 #: Of the window, what stays free for the error of an estimate.
 MARGIN_SHARE: Final = 0.04
 #: What is tried next after a request that did not fit, by nobody knows how much: as a share of it, where a limit of the
@@ -234,14 +236,19 @@ async def _summarise_in_place(run: _Run) -> str | None:
     if job.prompt_tokens is None:
         return None
     listed = list_keepable(job.rows, job.selectable, job.describe) if _retains(job) else ""
-    answer_tokens = _share_answer(job)
+    most = _share_answer(job)
+    for told in dict.fromkeys((listed, "")):
+        empty = ask_in_place(_make_asking(job, run.form, most, retains=bool(told)), told, "")
+        size = job.prompt_tokens + _measure_texts(empty)
+        left = most if run.window is None else min(run.window - size, most)
+        if left == most or (not told and left >= most * LEAST_ANSWER_SHARE):
+            break
+    else:
+        return None
 
     def make(form: AnswerForm, reason: str) -> SummaryRequest:
-        return ask_in_place(_make_asking(job, form, answer_tokens), listed, reason)
+        return ask_in_place(_make_asking(job, form, left, retains=bool(told)), told, reason)
 
-    size = job.prompt_tokens + _measure_texts(make(run.form, ""))
-    if run.window is not None and size + answer_tokens > run.window:
-        return None
     try:
         return (await _ask_checked(run, make, size)).text
     except ContextOverflowError:
@@ -339,8 +346,15 @@ def _retains(job: SummaryJob) -> bool:
     return bool(job.selectable) and job.retained_tokens > 0
 
 
-def _make_asking(job: SummaryJob, form: AnswerForm, answer_tokens: int) -> Asking:
-    return Asking(texts=job.texts, form=form, answer_tokens=answer_tokens, retains=_retains(job))
+def _make_asking(
+    job: SummaryJob, form: AnswerForm, answer_tokens: int, *, retains: bool | None = None
+) -> Asking:
+    return Asking(
+        texts=job.texts,
+        form=form,
+        answer_tokens=answer_tokens,
+        retains=_retains(job) if retains is None else retains,
+    )
 
 
 # One call

@@ -104,9 +104,11 @@ class Drafting(msgspec.Struct, kw_only=True):
             is_extract=is_extract,
             facts=facts,
             left_out=left_out,
-            items=tuple(SealedItem(row.id, row.node, row.item.raw, row.replaced) for row in rows),
+            items=tuple(
+                SealedItem(row.id, row.node, row.item.raw, row.replaced, row.root, row.place) for row in rows
+            ),
             summary_at=summary_at,
-            covers=_list_covers(self.path),
+            covers=_list_covers(self.path, rows),
             nodes=self._list_nodes(),
         )
 
@@ -136,9 +138,15 @@ def _join_facts(windows: Sequence[SealedWindow]) -> tuple[str, ...]:
     return extract_facts((), earlier=told, budget_tokens=sum(len(fact.encode()) for fact in told))[0]
 
 
-def _list_covers(path: PathRows) -> bytes:
+def _list_covers(path: PathRows, rows: Sequence[Row]) -> bytes:
     """The hashes of all that the window stands for: what is on the path, and what its earlier windows stood for."""
     covers = Counter(hash_item(row.item) for row in path.raw if not is_system(row.item))
     for window in path.windows.values():
         covers |= list_covered(window)
+    # A client may send what it was given in the place of a message: it is the same one.
+    covers |= Counter(
+        hash_item(row.item)
+        for row in rows
+        if row.replaced not in (None, "summary") and not is_system(row.item)
+    )
     return b"".join(covers.elements())

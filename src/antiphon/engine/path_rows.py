@@ -59,7 +59,9 @@ async def load_path_rows(
     steps, notes = await load_steps(origin, tenant, services)
     nodes = [step.node for step in steps]
     path = [row for step in steps for row in list_rows(step, target)]
-    raw = [*path, *given]
+    root = nodes[0].id if nodes else next((row.node for row in given if row.node), "")
+    raw = [msgspec.structs.replace(row, root=root, place=place) for place, row in enumerate([*path, *given])]
+    path, given = raw[: len(path)], raw[len(path) :]
     opener = make_opener(tenant, target, services)
     windows: dict[str, SealedWindow] = {}
     begins_anew = False
