@@ -73,10 +73,13 @@ def make_budget(
         limit = min(limit, int(threshold_tokens * limits.enough_share))
         target = limit
     else:
-        limit = min(limit, max(prompt_tokens - 1, 0)) if window_tokens is None else limit
+        # Where nobody knows the window, all that is asked for is less than there was.
+        limit = limit if window_tokens is not None else max(prompt_tokens - 1, 0)
         target = min(limit, frame_tokens + max(prompt_tokens - frame_tokens, 0) // 2)
     # A client's threshold may be far under the window: then the shares are of what it leaves.
-    base = min(whole, int(limit / (limits.at_share * limits.enough_share)))
+    base = (
+        whole if window_tokens is None else min(whole, int(limit / (limits.at_share * limits.enough_share)))
+    )
     return Budget(
         limit_tokens=limit,
         target_tokens=target,

@@ -237,17 +237,14 @@ async def _summarise_in_place(run: _Run) -> str | None:
         return None
     listed = list_keepable(job.rows, job.selectable, job.describe) if _retains(job) else ""
     most = _share_answer(job)
-    for told in dict.fromkeys((listed, "")):
-        empty = ask_in_place(_make_asking(job, run.form, most, retains=bool(told)), told, "")
-        size = job.prompt_tokens + _measure_texts(empty)
-        left = most if run.window is None else min(run.window - size, most)
-        if left == most or (not told and left >= most * LEAST_ANSWER_SHARE):
-            break
-    else:
+    empty = ask_in_place(_make_asking(job, run.form, most), listed, "")
+    size = job.prompt_tokens + _measure_texts(empty)
+    left = most if run.window is None else min(run.window - size, most)
+    if left < most * LEAST_ANSWER_SHARE:
         return None
 
     def make(form: AnswerForm, reason: str) -> SummaryRequest:
-        return ask_in_place(_make_asking(job, form, left, retains=bool(told)), told, reason)
+        return ask_in_place(_make_asking(job, form, left), listed, reason)
 
     try:
         return (await _ask_checked(run, make, size)).text
@@ -346,15 +343,8 @@ def _retains(job: SummaryJob) -> bool:
     return bool(job.selectable) and job.retained_tokens > 0
 
 
-def _make_asking(
-    job: SummaryJob, form: AnswerForm, answer_tokens: int, *, retains: bool | None = None
-) -> Asking:
-    return Asking(
-        texts=job.texts,
-        form=form,
-        answer_tokens=answer_tokens,
-        retains=_retains(job) if retains is None else retains,
-    )
+def _make_asking(job: SummaryJob, form: AnswerForm, answer_tokens: int) -> Asking:
+    return Asking(texts=job.texts, form=form, answer_tokens=answer_tokens, retains=_retains(job))
 
 
 # One call

@@ -219,7 +219,10 @@ class _Work:
         plan = self._plan
         pieces = [transcribe_alone(item, plan.target) for item in path.items]
         sizes = await self._counter.measure(self._key, pieces)
-        frame = await self._counter.measure(self._key, list_frame(self._ask))
+        # The leading system text of the path is rows of its own.
+        system = join_system(plan.target, plan.request.instructions, "")
+        bare = msgspec.structs.replace(self._ask, system=system)
+        frame = await self._counter.measure(self._key, list_frame(bare))
         scale = sizes.calibration.scale
         own = [scale(size) for size in sizes.sizes]
         own_frame = sum(scale(size) for size in frame.sizes) + sizes.calibration.constant

@@ -28,6 +28,10 @@ _log = logging.getLogger("antiphon.engine")
 
 Batches: TypeAlias = AsyncGenerator[list[BackendEvent], None]
 
+_FAILED_OFTEN: Final = (
+    "The window is due to be compacted, but the last three attempts in this conversation came to nothing, so none was "
+    "made. A compaction that is asked for is made all the same."
+)
 #: A generation with less output left is not begun.
 OUTPUT_MIN_TOKENS: Final = 16
 

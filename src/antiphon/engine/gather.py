@@ -112,8 +112,9 @@ class Plan:
         """By what a conversation is known, also one that its client holds: its first node, or else its first items."""
         first = next(iter(self.window.strand.nodes), None)
         begins = [first.encode()] if first is not None else [item.raw for item in self.given[:FIRST_ITEMS]]
-        names = [self.tenant.encode(), self.target.backend.name.encode(), self.target.model.encode(), *begins]
-        return hashlib.sha256(b"\0".join(names)).digest()
+        key = self.request.prompt_cache_key or ""
+        names = [self.tenant, self.target.backend.name, self.target.model, key]
+        return hashlib.sha256(b"\0".join([*map(str.encode, names), *begins])).digest()
 
 
 async def gather(

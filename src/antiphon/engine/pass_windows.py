@@ -66,7 +66,8 @@ class Drafting(msgspec.Struct, kw_only=True):
         earlier = list(self.path.windows.values())
         told = {row.id: item for row, item in zip(self.path.rows, self.path.items, strict=True)}
         facts, _ = extract_facts(
-            [tell_item(told[row.id]) for row in gone],
+            # A line that stands for a result names nothing of it; what it stood for is named by its id.
+            [tell_item(told[row.id]) for row in gone if row.replaced != "elide"],
             earlier=[fact for each in earlier for fact in each.facts],
             budget_tokens=budget.facts_tokens,
         )

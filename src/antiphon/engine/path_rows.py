@@ -61,6 +61,12 @@ async def load_path_rows(
     path = [row for step in steps for row in list_rows(step, target)]
     root = nodes[0].id if nodes else next((row.node for row in given if row.node), "")
     raw = [msgspec.structs.replace(row, root=root, place=place) for place, row in enumerate([*path, *given])]
+    if services.lane is not None:
+        # What a connection holds can be fetched by nobody.
+        raw = [
+            msgspec.structs.replace(row, node="") if row.node and services.lane.holds(row.node) else row
+            for row in raw
+        ]
     path, given = raw[: len(path)], raw[len(path) :]
     opener = make_opener(tenant, target, services)
     windows: dict[str, SealedWindow] = {}

@@ -293,6 +293,10 @@ class LaneRounds:
             return None
         return self._parent_record if held is self._parent else held.record
 
+    def holds(self, node_id: str) -> bool:
+        """Whether a round of a path is held here, and not stored."""
+        return self._find(self._rounds.tenant, node_id) is not None
+
     def _find(self, tenant: str, node_id: str) -> HeldRound | None:
         if tenant != self._rounds.tenant:
             return None
