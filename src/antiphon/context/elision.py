@@ -281,8 +281,8 @@ def drop_images(row: Row) -> Item | None:
     return None if dropped is None else dropped.item
 
 
-def drop_row_images(row: Row) -> Row | None:
-    """The same as a row, with what it costs then."""
+def drop_row_images(row: Row, *, whatever_it_saves: bool = False) -> Row | None:
+    """The same as a row, with what it costs then; `whatever_it_saves`: the model cannot be shown images at all."""
     parts = _read_parts(row.item)
     images = [part for part in parts if _is_image(part)]
     if not images:
@@ -291,7 +291,7 @@ def drop_row_images(row: Row) -> Row | None:
     kept = [_place_text(part, next(placed)) if _is_image(part) else part for part in parts]
     told = sum(len(text.encode()) for text in _tell_images(row, len(images)))
     tokens = _count_beside_images(row, parts) + _ceil(told, BYTES_PER_TOKEN) + ITEM_TOKENS
-    if tokens >= row.tokens:
+    if tokens >= row.tokens and not whatever_it_saves:
         return None
     return _replace(row, _edit(row.item, {_PART_FIELDS[row.item.type]: kept}), tokens, "drop_images")
 

@@ -292,7 +292,7 @@ class _Work:
         rows = list(measured.rows)
         removals: list[Removal] = []
         for at, row in enumerate(rows):
-            dropped = drop_row_images(row)
+            dropped = drop_row_images(row, whatever_it_saves=True)
             if dropped is not None:
                 rows[at] = dropped
                 freed = max(row.tokens - dropped.tokens, 0)
