@@ -121,6 +121,9 @@ def hash_item(item: Item) -> bytes:
         if value is not None and name not in _UNHASHED and (kind not in _KNOWN_TYPES or name in _KNOWN_FIELDS)
     }
     known["type"] = kind
+    if kind == "reasoning" and any(known.get(name) for name in ("summary", "content")):
+        # Whoever does not need it may leave the sealed form out.
+        known.pop("encrypted_content", None)
     for name in ("content", "output"):
         if name in known and kind in _KNOWN_TYPES:
             known[name] = _hash_form(known[name], assistant=known.get("role") == "assistant")
@@ -207,6 +210,10 @@ class _Expanding:
             if window is None:
                 self._shown.append(_Shown(row, digest))
                 continue
+            if digest in self._source_digests.values():
+                # The same item once more says nothing new.
+                self._superseded.append(row)
+                continue
             self._supersede(window)
             self._opened[row.id] = window
             self._source_digests[row.id] = digest
@@ -246,7 +253,7 @@ class _Expanding:
                 self._shown.append(_Shown(_make_summary_row(row, window), b"", row.id))
             item = decode_stored_item(sealed.raw)
             digest = hash_item(item)
-            in_lead = in_lead and is_system(item)
+            in_lead = in_lead and is_system(item) and sealed.place == position
             if is_system(item) and system[digest] > 0:
                 system[digest] -= 1
                 continue

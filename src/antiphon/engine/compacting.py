@@ -57,6 +57,8 @@ class Pass(msgspec.Struct, kw_only=True):
     rows: list[Row]
     items: list[Item]
     segment: Segment
+    #: The ids of the nodes that it was made from.
+    sources: list[str]
     usage: BackendUsage | None
     report: dict[str, Any]
     warnings: list[tuple[str, str]]
@@ -419,6 +421,7 @@ class _Work:
             rows=result.rows,
             items=result.items,
             segment=result.segment,
+            sources=[node.id for node in result.draft.window.nodes],
             usage=self._find_usage(),
             report=report,
             warnings=warnings,

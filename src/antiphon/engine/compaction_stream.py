@@ -64,9 +64,9 @@ class _Compacting:
 
     async def run(self) -> Batches:
         """A pass where one is due, then the answer; a pass and one more try where that is refused for its length."""
-        if self._plan.is_due and (
-            self._order.is_whole or not self._services.breaker.is_open(self._plan.conversation_name)
-        ):
+        if self._plan.is_due and not self._order.is_whole and self._has_failed_often():
+            self._plan.warnings.append(("compaction_refused", _FAILED_OFTEN))
+        elif self._plan.is_due:
             yield [Opened()]
             await self._compact(self._order.reason)
             yield []
@@ -94,7 +94,11 @@ class _Compacting:
                 yield batch
 
     def _has_failed_often(self) -> bool:
-        return self._services.breaker.is_open(self._plan.conversation_name)
+        return self._services.breaker.is_open(self._plan.conversation_name, self._prompt_tokens)
+
+    @property
+    def _prompt_tokens(self) -> int:
+        return self._plan.size.tokens if self._plan.size is not None else 0
 
     async def _compact(self, reason: PassReason) -> None:
         """A pass before the model is asked; where it is the whole answer, a failure is the response's."""
@@ -132,9 +136,9 @@ class _Compacting:
                 plan, self._order, self._services, reason=reason, position=position, error=overflow
             )
         except AntiphonError:
-            breaker.note(conversation, succeeded=False)
+            breaker.note(conversation, self._prompt_tokens, succeeded=False)
             raise
-        breaker.note(conversation, succeeded=isinstance(done, Pass))
+        breaker.note(conversation, self._prompt_tokens, succeeded=isinstance(done, Pass))
         plan.passes.append(done.report)
         plan.warnings += done.warnings
         if self._order.is_asked and not self._order.is_whole:
@@ -171,7 +175,7 @@ class _Compacting:
 
 def adopt(plan: Plan, items: Sequence[Item], ids: Sequence[str], done: Pass) -> None:
     """Put the window of a pass into a plan: what is asked, and what is kept of it for the next round."""
-    plan.window = restart(plan.window)
+    plan.window = restart(plan.window, done.sources)
     plan.segment = done.segment
     plan.request.input = list(items)
     plan.was_compacted = True

@@ -18,7 +18,7 @@ from antiphon.context import (
     lower_call,
 )
 from antiphon.context.rows import Row
-from antiphon.context.sealed_window import expand
+from antiphon.context.sealed_window import SealedWindow, expand
 from antiphon.engine.catalog import Target
 from antiphon.engine.outputs import is_told, list_answered, list_remembered, list_told
 from antiphon.engine.paths import Step as PathStep
@@ -87,15 +87,20 @@ def _transcript_traits(profile: Profile) -> str:
     return f"{profile.system_messages} {profile.reasoning_field} {tools}"
 
 
-async def load_steps(origin: Origin, tenant: str, services: Services) -> tuple[list[PathStep], list[str]]:
-    """The items of the path that a request continues, and what was left out of them, in words."""
+async def load_steps(
+    origin: Origin, tenant: str, services: Services, *, opens: bool = True
+) -> tuple[list[PathStep], list[str]]:
+    """The items of the path that a request continues, and what was left out of them, in words.
+
+    `opens`: its compaction items open, so that outputs may answer calls that are inside.
+    """
     if origin.node is None:
         return [], []
     path = await services.rounds.load_path(tenant, origin.node, skip_deleted=origin.passes_over_deleted)
     if path is None:
         raise await _explain_missing(origin.node, tenant, services)
     if origin.passes_over_deleted:
-        return mend_path(read_path(path))
+        return mend_path(read_path(path), holds_windows=opens)
     tip = path[-1]
     if tip.kind != "response":
         raise make_unknown_parent(f"Previous response with id '{shorten_quoted(origin.node)}' not found.")
@@ -117,9 +122,12 @@ async def _explain_missing(parent: str, tenant: str, services: Services) -> Requ
     )
 
 
-async def _rebuild(origin: Origin, tenant: str, target: Target, window: Window, services: Services) -> Window:
-    """The window of a stored path, made from its items in one query."""
-    steps, notes = await load_steps(origin, tenant, services)
+async def _rebuild(
+    origin: Origin, tenant: str, target: Target, start: Window, services: Services, *, opens: bool = True
+) -> Window:
+    """The window of a stored path, made from its items in one query; `opens`: as in `load_steps`."""
+    window = start
+    steps, notes = await load_steps(origin, tenant, services, opens=opens)
     record = await services.rounds.load(tenant, origin.node) if origin.node is not None else None
     for position, step in enumerate(steps):
         if position % NODES_AT_ONCE == NODES_AT_ONCE - 1:
@@ -132,6 +140,8 @@ async def _rebuild(origin: Origin, tenant: str, target: Target, window: Window, 
                 told = (*begun.step.notes, *begun.notes, *(notes if is_tip else ()))
                 window = extend(begun.window, replace(begun.step, notes=told))
                 continue
+            if begun.notes and opens and origin.passes_over_deleted:
+                return await _rebuild(origin, tenant, target, start, services, opens=False)
             notes = [*notes, *begun.notes]
         resolved, unseen = await resolve_stored(step, tenant, target, services)
         # After deletions the last count is of more than there is now.
@@ -187,7 +197,7 @@ async def begin_anew(
     expansion = expand(rows, windows)
     items, unseen = await resolve_kept([row.item for row in expansion.rows], tenant, target, services)
     answer, unheard = await resolve_kept([row.item for row in output[prompt_end:]], tenant, target, services)
-    fresh = restart(window)
+    fresh = restart(window, list_sources(expansion.windows))
     segment = transcribe_anew(items, target)
     outcome = decode_outcome(record.outcome) if record is not None else None
     step = make_step(
@@ -203,6 +213,11 @@ async def begin_anew(
     return Begun(
         fresh, step, segment, expansion.rows, items, expansion.superseded, [*notes, *unseen, *unheard]
     )
+
+
+def list_sources(windows: Mapping[str, SealedWindow]) -> list[str]:
+    """The ids of the nodes that opened windows were made from."""
+    return [node.id for window in windows.values() for node in window.nodes]
 
 
 def transcribe_anew(items: Sequence[Item], target: Target) -> Segment:

@@ -29,6 +29,7 @@ from antiphon.engine.continuing import (
     Origin,
     find_window,
     is_plain,
+    list_sources,
     sign_prompt,
     transcribe_anew,
     transcribe_input,
@@ -38,7 +39,7 @@ from antiphon.engine.fitting import History, find_overflow, find_size, fit, refu
 from antiphon.engine.hosted_tools import HostedTools
 from antiphon.engine.ids import make_node_id
 from antiphon.engine.path_rows import PathRows, load_path_rows, make_given_rows
-from antiphon.engine.recall import Recall, list_recallable, offer_recall
+from antiphon.engine.recall import RECALL_NAME, Recall, list_recallable, offer_recall
 from antiphon.engine.references import resolve_references
 from antiphon.engine.refusals import refuse_images, refuse_unsupported, unsupported
 from antiphon.engine.sealed_windows import is_compaction
@@ -177,6 +178,9 @@ async def gather(
         warnings=warnings,
         order=None if counts_only else order,
     )
+    if window.depth and not any(tool.name == RECALL_NAME for tool in toolbox.offered):
+        # A model may remember it, and no client could run it.
+        toolbox.hidden |= {RECALL_NAME}
     if window.is_compacted:
         add_recall(plan, services)
     await _find_due(plan, services)
@@ -290,7 +294,8 @@ class _Accepting:
         self._warnings += [("transcript", note) for note in path.notes]
         request.input = path.items
         check_pairing(path.items, approvals=list_approvals(window.remembered), may_be_open=may_be_open)
-        return given, restart(window), transcribe_anew(path.items, self._target)
+        fresh = restart(window, list_sources(path.windows))
+        return given, fresh, transcribe_anew(path.items, self._target)
 
     async def _resolve(self, items: list[Item]) -> list[Item]:
         """The items with what they hold sealed or in files brought into their views."""

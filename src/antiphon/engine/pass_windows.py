@@ -26,6 +26,7 @@ from antiphon.context.summary import Summary
 from antiphon.context.truncation import count_leading
 from antiphon.engine.path_rows import PathRows
 from antiphon.engine.paths import read_blanks
+from antiphon.engine.references import NODE_PREFIXES, parse_derived_id
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -123,6 +124,12 @@ class Drafting(msgspec.Struct, kw_only=True):
         )
         if self.node_id in stored:
             nodes[self.node_id] = SealedNode(self.node_id)
+        for row in path.raw:
+            derived = parse_derived_id(row.id) if not row.node else None
+            if derived is not None and derived[0] != self.node_id.partition("_")[2]:
+                # A client's copy of what may be stored here, or a reference to it.
+                for prefix in NODE_PREFIXES:
+                    nodes.setdefault(prefix + derived[0], SealedNode(prefix + derived[0]))
         return tuple(nodes.values())
 
 
@@ -141,9 +148,12 @@ def _join_facts(windows: Sequence[SealedWindow]) -> tuple[str, ...]:
 
 def _list_covers(path: PathRows, rows: Sequence[Row]) -> bytes:
     """The hashes of all that the window stands for: what is on the path, and what its earlier windows stood for."""
-    covers = Counter(hash_item(row.item) for row in path.raw if not is_system(row.item))
+    gone = set(map(id, path.superseded))
+    covers = Counter(
+        hash_item(row.item) for row in path.raw if id(row) not in gone and not is_system(row.item)
+    )
     for window in path.windows.values():
-        covers |= list_covered(window)
+        covers += list_covered(window)
     # A client may send what it was given in the place of a message: it is the same one.
     covers |= Counter(
         hash_item(row.item)

@@ -11,7 +11,7 @@ from antiphon.context.rows import Row
 from antiphon.context.sealed_window import SealedWindow, expand
 from antiphon.engine.catalog import Target
 from antiphon.engine.continuing import Origin, list_rows, load_steps, make_opener, resolve_kept
-from antiphon.engine.sealed_windows import is_compaction
+from antiphon.engine.sealed_windows import is_compaction, is_own_seal
 from antiphon.engine.services import Services
 from antiphon.protocol.item_forms import derive_item_id
 from antiphon.protocol.items import Item, get_item_id
@@ -49,14 +49,20 @@ def make_given_rows(given: Sequence[Item], node_id: str, *, is_stored: bool) -> 
 
 
 async def load_path_rows(
-    given: Sequence[Row], origin: Origin, tenant: str, target: Target, services: Services
+    given: Sequence[Row],
+    origin: Origin,
+    tenant: str,
+    target: Target,
+    services: Services,
+    *,
+    opens: bool = True,
 ) -> PathRows:
-    """The rows of a path and of a request that continues it.
+    """The rows of a path and of a request that continues it; `opens`: as in `load_steps`.
 
     `given`: the request's rows, with their items as a model is shown them. Raises `RequestError` for a compaction item
     of the request that does not open.
     """
-    steps, notes = await load_steps(origin, tenant, services)
+    steps, notes = await load_steps(origin, tenant, services, opens=opens)
     nodes = [step.node for step in steps]
     path = [row for step in steps for row in list_rows(step, target)]
     root = nodes[0].id if nodes else next((row.node for row in given if row.node), "")
@@ -73,11 +79,14 @@ async def load_path_rows(
     begins_anew = False
     if any(is_compaction(row.item) for row in raw):
         windows, unopened = await opener.open_kept(path, nodes)
+        if unopened and opens and origin.passes_over_deleted:
+            return await load_path_rows(given, origin, tenant, target, services, opens=False)
         sent = await opener.open_sent([row.item for row in given], [row.id for row in given])
         begins_anew = bool(sent)
         windows |= sent
         notes = [*notes, *unopened]
-    expansion = expand(raw, windows)
+    # What does not open any more is no item that a model could be told of.
+    expansion = expand([row for row in raw if row.id in windows or not is_own_seal(row.item)], windows)
     shown = {id(row.item) for row in given}
     kept = [row.item for row in expansion.rows if id(row.item) not in shown]
     resolved, unseen = await resolve_kept(kept, tenant, target, services)

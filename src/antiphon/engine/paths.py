@@ -101,13 +101,13 @@ def read_step(node: Node) -> Step:
     )
 
 
-def mend_path(steps: Sequence[Step]) -> tuple[list[Step], list[str]]:
+def mend_path(steps: Sequence[Step], *, holds_windows: bool = False) -> tuple[list[Step], list[str]]:
     """A path that things were deleted from or added to, as it can be sent: (steps, what was left out, in words).
 
     Each call stands once, each output once behind its call. A call that a later response went on from without an
-    output is left out too.
+    output is left out too. `holds_windows`: an output behind a compaction item may answer a call that is inside.
     """
-    mending = _Mending()
+    mending = _Mending(holds_windows=holds_windows)
     for at, step in enumerate(steps):
         for item in step.input:
             mending.take(item, at, may_be_half=False)
@@ -136,7 +136,9 @@ def mend_path(steps: Sequence[Step]) -> tuple[list[Step], list[str]]:
 class _Mending:
     """The calls and outputs of a path, walked from its root."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, holds_windows: bool) -> None:
+        self._holds_windows = holds_windows
+        self._may_be_inside = False
         self.count = 0
         #: What is left out: its place in the walk, and why.
         self._left_out: dict[int, str] = {}
@@ -153,6 +155,8 @@ class _Mending:
                 self._take_call(item, call_id, at)
         elif is_call_output(item):
             self._take_output(call_id)
+        elif item.type in ("compaction", "compaction_summary"):
+            self._may_be_inside = self._holds_windows
         self.count += 1
 
     def _take_call(self, item: Item, call_id: str, at: int) -> None:
@@ -165,6 +169,10 @@ class _Mending:
             self._open[call_id] = (self.count, at)
 
     def _take_output(self, call_id: str | None) -> None:
+        if self._may_be_inside and call_id is not None and call_id not in self._calls:
+            # A second one would be left out.
+            self._calls[call_id] = False
+            return
         if call_id is None or call_id not in self._calls:
             self._leave_out(
                 f"No call {call_id} stands before its output (it was deleted, or never added); the output is not "

@@ -111,7 +111,8 @@ def offer_recall(
         toolbox.hidden |= {RECALL_NAME} - names
         return None
     labels = {tool.server_label for tool in toolbox.hosted if isinstance(tool, McpTool)}
-    if {RECALL_TOOL, RECALL_NAME} & (names | toolbox.hidden) or RECALL_SERVER in labels:
+    taken = names | (toolbox.hidden - {RECALL_NAME})
+    if {RECALL_TOOL, RECALL_NAME} & taken or RECALL_SERVER in labels:
         if _TAKEN not in warnings:
             warnings.append(_TAKEN)
         return None

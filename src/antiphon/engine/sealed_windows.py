@@ -104,6 +104,12 @@ def is_compaction(item: Item) -> bool:
     return isinstance(item.value, Compaction | CompactionSummary)
 
 
+def is_own_seal(item: Item) -> bool:
+    """Whether an item is a compaction that a server like this one has sealed."""
+    value = item.value
+    return isinstance(value, Compaction | CompactionSummary) and is_seal(value.encrypted_content)
+
+
 class WindowOpener:
     """Opens the compaction items of one tenant's paths."""
 
@@ -204,8 +210,12 @@ class WindowOpener:
         if elsewhere:
             if await self._store.find_deleted(self._tenant, elsewhere):
                 raise DeadWindowError
-            other = await self._store.load_path(self._tenant, elsewhere[-1], skip_deleted=True)
-            nodes.update((node.id, node) for node in other or ())
+            while elsewhere:
+                # A window may have been made from several paths.
+                last = elsewhere.pop()
+                if last not in nodes:
+                    other = await self._store.load_path(self._tenant, last, skip_deleted=True)
+                    nodes.update((node.id, node) for node in other or ())
         for sealed in window.nodes:
             node = nodes.get(sealed.id)
             if node is not None and set(read_blanks(node)) - set(sealed.blanks):

@@ -6,7 +6,7 @@ and knows no stores. Invariant: a strand through a deleted node is never used ag
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ class Strand:
     key: str
     pieces: list[bytes] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)
+    #: Nodes of other paths that something in it was made from: the parts of their ids behind the prefix.
+    sources: frozenset[str] = frozenset()
     calls: dict[str, int] = field(default_factory=dict)
     item_ids: dict[str, int] = field(default_factory=dict)
     #: The first node with an image in it; None while there is none.
@@ -145,8 +147,8 @@ def extend(window: Window, step: Step) -> Window:
     for note in step.notes:
         strand.notes.setdefault(note, position)
     for item in step.remembered:
-        if any(known.raw == item.raw for _, known in strand.remembered):
-            # A path that began anew says again what it holds.
+        if window.is_compacted and window.is_at_start and _has_item(strand, item):
+            # A path that begins anew says again what it holds.
             continue
         strand.remembered.append((position, item))
         strand.size += len(item.raw)
@@ -172,13 +174,20 @@ def extend(window: Window, step: Step) -> Window:
     )
 
 
-def restart(window: Window) -> Window:
+def _has_item(strand: Strand, item: Any) -> bool:
+    return any(known.raw == item.raw for _, known in strand.remembered)
+
+
+def restart(window: Window, sources: Iterable[str] = ()) -> Window:
     """The same path on a strand without a word of it: what is shown of it from here on comes with the next step.
+
+    `sources`: the ids of the nodes that this was made from, on whatever path: with one of them it is gone.
 
     Its nodes, ids and calls are still known, and so are the tools that it brought; a step that says them again must
     leave them out (`Window.remembered`).
     """
     strand = _branch(window)
+    strand.sources |= {node_id.partition("_")[2] for node_id in sources}
     strand.size -= sum(map(len, strand.pieces))
     strand.pieces = []
     strand.notes = {}
@@ -204,6 +213,7 @@ def _branch(window: Window) -> Strand:
         key=old.key,
         pieces=pieces,
         nodes={node: at for node, at in old.nodes.items() if at < window.depth},
+        sources=old.sources,
         calls={call: at for call, at in old.calls.items() if at < window.depth},
         item_ids={item: at for item, at in old.item_ids.items() if at < window.depth},
         notes={note: at for note, at in old.notes.items() if at < window.depth},
@@ -258,7 +268,7 @@ class WindowCache:
     def forget_node(self, node_id: str) -> None:
         """A node was deleted: no window through it is used again."""
         _, _, rest = node_id.partition("_")
-        for strand in [strand for strand in self._strands.values() if rest in strand.nodes]:
+        for strand in [each for each in self._strands.values() if rest in each.nodes or rest in each.sources]:
             self._drop(strand)
             strand.dead = True
         self._deletions.append(rest)
@@ -272,7 +282,8 @@ class WindowCache:
         missed = self.deletion_count - since
         if missed > len(self._deletions):
             return True
-        return any(self._deletions[-1 - back] in strand.nodes for back in range(missed))
+        gone = (self._deletions[-1 - back] for back in range(missed))
+        return any(node in strand.nodes or node in strand.sources for node in gone)
 
     def _drop(self, strand: Strand) -> None:
         name = id(strand)
