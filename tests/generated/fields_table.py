@@ -4,6 +4,7 @@ It knows no server. Invariant: the paths are those that `list_paths` finds in th
 is refused whole, its type alone.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, get_args
 
@@ -191,6 +192,31 @@ async def prepare_conversation_objects(observer: Observer) -> tuple[Body, Body]:
     )
 
 
+def prepare_compactions(a: Body, b: Body) -> Prepare:
+    """The same long conversation, continued with each of the two."""
+
+    async def prepare(observer: Observer) -> tuple[Body, Body]:
+        items: list[Body] = [{"role": "user", "content": "Read the files."}]
+        for number in range(6):
+            call = {"call_id": f"call_{number}", "name": "look", "arguments": json.dumps({"file": number})}
+            text = f"File {number}: " + "word " * 300
+            items.append({"type": "function_call", "id": f"fc_{number}", **call})
+            output = {"call_id": f"call_{number}", "output": text}
+            items.append({"type": "function_call_output", "id": f"fc_{number}r", **output})
+        made = await observer.observe({"input": items})
+        asked = {"previous_response_id": made.response["id"], "input": "Go on."}
+        return {**asked, **a}, {**asked, **b}
+
+    return prepare
+
+
+def compacting(a: Body, b: Body) -> Row:
+    """A field on which it depends what is left of a window."""
+    return Row({}, {}, "sent", "sent", "messages", "input", prepare=prepare_compactions(a, b))
+
+
+_DUE: Body = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+_FAR: Body = {"context_management": [{"type": "compaction", "compact_threshold": 100_000}]}
 _LONG = [
     {"role": "user" if n % 2 else "assistant", "content": f"Number {n}: " + "word " * 400} for n in range(12)
 ]
@@ -415,24 +441,8 @@ ROWS: dict[str, Row] = {
     "store": Row({"store": True}, {"store": False}, "shown", "nothing", kept=check_store),
     "service_tier": plain("service_tier", "flex", "priority"),
     "top_logprobs": plain("top_logprobs", 2, 5),
-    "context_management.type": Row(
-        {},
-        {"context_management": [{"type": "compaction"}]},
-        "refused",
-        "refused",
-        None,
-        None,
-        ("context_management",),
-    ),
-    "context_management.compact_threshold": Row(
-        {},
-        {"context_management": [{"type": "compaction", "compact_threshold": 1000}]},
-        "refused",
-        "refused",
-        None,
-        None,
-        ("context_management",),
-    ),
+    "context_management.type": compacting({}, _DUE),
+    "context_management.compact_threshold": compacting(_FAR, _DUE),
     "image.context_compression": passed(
         "image", {"context_compression": "enabled"}, {"context_compression": "disabled"}
     ),
@@ -444,11 +454,12 @@ ROWS: dict[str, Row] = {
         responses_key="client_metadata",
         kept=check_nothing_kept,
     ),
-    "antiphon.marks": Row(
-        {}, {"antiphon": {"marks": {"call_1": "keep"}}}, "refused", "refused", None, None, ("antiphon",)
+    "antiphon.marks": compacting(
+        {**_DUE, "antiphon": {"method": "elide", "marks": {"call_0": "keep"}}},
+        {**_DUE, "antiphon": {"method": "elide", "marks": {"call_0": "uneventful"}}},
     ),
-    "antiphon.method": Row(
-        {}, {"antiphon": {"method": "summary"}}, "refused", "refused", None, None, ("antiphon",)
+    "antiphon.method": compacting(
+        {**_DUE, "antiphon": {"method": "elide"}}, {**_DUE, "antiphon": {"method": "extract"}}
     ),
     # The choice among tools
     "tool_choice.none": choice("none", "sent", key="tools"),

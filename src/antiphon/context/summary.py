@@ -144,6 +144,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     omitted_items: int = 0
     omitted_tokens: int = 0
     problems: tuple[str, ...] = ()
+    #: What the model takes, as far as refusals have told it or made it likely; None where there were none.
+    learned_window: int | None = None
 
 
 async def summarise(job: SummaryJob, ask: AskModel) -> Summary:
@@ -500,4 +502,5 @@ def _finish(run: _Run, text: str, *, is_extract: bool) -> Summary:
         omitted_items=omissions.items,
         omitted_tokens=omissions.tokens,
         problems=tuple(run.problems),
+        learned_window=run.window if run.window != job.window_tokens else None,
     )

@@ -15,6 +15,8 @@ from antiphon.context.summary_texts import CREATE_SUMMARY_NAME, RETAIN_KEY, SECT
 
 #: No text has more bytes to a token than this on the whole: an answer that has is over its limit.
 BYTES_PER_TOKEN_MAX: Final = 5
+#: A shorter text is no summary of anything.
+ANSWER_CHARACTERS_MIN: Final = 16
 #: What an answer that was cut must have said to be of use, in characters.
 CUT_ANSWER_CHARACTERS: Final = 200
 #: How deep an object's values are told as lists.
@@ -100,9 +102,18 @@ def _judge(read: ReadAnswer, *, is_cut: bool, allowed_tokens: int) -> ReadAnswer
         return ReadAnswer(fault="it was empty")
     if is_cut and len(text) < CUT_ANSWER_CHARACTERS:
         return ReadAnswer(fault="it broke off before it said anything of use; be shorter")
+    if len(text) < ANSWER_CHARACTERS_MIN or _REFUSAL.match(text):
+        return ReadAnswer(fault="it told nothing of the conversation")
     if len(text.encode()) > allowed_tokens * BYTES_PER_TOKEN_MAX:
         return ReadAnswer(fault=_TOO_LONG)
     return ReadAnswer(text, read.references, is_cut=is_cut)
+
+
+#: How models begin that do not want to answer.
+_REFUSAL: Final = re.compile(
+    r"\s*(?:sorry,|i(?:['\u2019]?m| am) (?:sorry|afraid|unable)|i (?:can['\u2019]t|can ?not|won['\u2019]t)\b)",
+    re.IGNORECASE,
+)
 
 
 def _is_echo(text: str, demands: str) -> bool:

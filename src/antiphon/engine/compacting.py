@@ -5,6 +5,8 @@ window shorter changes nothing and says so; nothing that was removed is untold; 
 from the sealed item by the same code that will read it later.
 """
 
+import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,7 +18,7 @@ from antiphon.context.elision import drop_row_images
 from antiphon.context.ladder import LadderPlan, plan_free, plan_summary
 from antiphon.context.rows import Mark, Removal, Row, add_tokens, report_removals
 from antiphon.context.seal import SealError
-from antiphon.context.sealed_window import SealedWindow, expand
+from antiphon.context.sealed_window import SealedWindow, expand, hash_item
 from antiphon.context.summary import Summary
 from antiphon.engine.asking import join_system
 from antiphon.engine.compaction_orders import Order, PassReason
@@ -29,6 +31,7 @@ from antiphon.engine.counting import (
 )
 from antiphon.engine.fitting import transcribe_alone
 from antiphon.engine.gather import Plan, load_plan_rows
+from antiphon.engine.pass_memory import Left
 from antiphon.engine.pass_summary import SummaryWriter
 from antiphon.engine.pass_windows import Draft, Drafting, list_summarised
 from antiphon.engine.path_rows import PathRows
@@ -44,6 +47,8 @@ from antiphon.protocol.items import Item, encode_item
 SUMMARISED_MIN_TOKENS: Final = 256
 #: A window that came out longer than it was planned is planned again, this often in all.
 PLANS_PER_PASS: Final = 3
+#: A pass may miss its aim by this share: no plan is better than its counts.
+TOLERANCE_SHARE: Final = 0.02
 #: Where nobody knows how much a model takes, a prompt that was refused is made this much smaller.
 BLIND_SHARE: Final = 0.6
 #: Of a pass, what each rung is told as.
@@ -132,7 +137,7 @@ class _Work:
         self._key = make_target_key(plan.target.backend, plan.target.model)
         #: The prompt that is made shorter, and whether it is another than the request's own.
         self._ask = plan.ask
-        self._is_reused = False
+        self._left: Left | None = None
         self._writer: SummaryWriter | None = None
         self._planned_tokens = 0
 
@@ -143,7 +148,7 @@ class _Work:
             raise RequestError("There is nothing to compact: the conversation is empty.", param="input")
         path = await self._take_up(path)
         measured = await self._measure(path)
-        if self._is_reused and measured.prompt_tokens <= (self._order.threshold_tokens or 0):
+        if self._left is not None and measured.prompt_tokens <= (self._order.threshold_tokens or 0):
             return await self._reuse(path, measured)
         measured, blinded = self._blind(measured)
         self._writer = self._make_writer(path, measured, may_show=not blinded)
@@ -152,6 +157,10 @@ class _Work:
         told, earlier = measured, None
         for attempt in range(1, PLANS_PER_PASS + 1):
             draft = await self._lay_out(drafting, told, self._make_budget(told), marks, earlier)
+            if attempt == 1 and self._writer.calls and not measured.is_exact:
+                # The model has counted prompts by now, and may have told what it takes.
+                measured, _ = self._blind(await self._measure(path))
+                told = measured
             result = await self._open(draft, path, measured)
             budget = self._make_budget(told)
             is_short = result.tokens <= max(budget.limit_tokens, self._planned_tokens)
@@ -181,6 +190,7 @@ class _Work:
             node_id=self._plan.node_id,
             model=self._plan.request.model,
             path=path,
+            referenced=self._plan.referenced,
             blinded=blinded,
         )
 
@@ -190,24 +200,32 @@ class _Work:
         """The path with the window of an earlier pass in it, where its client sends all and has dropped the item."""
         if self._order.is_whole or self._plan.origin.node is not None or path.windows:
             return path
-        found = self._services.passes.find(self._plan.conversation_name, path.raw)
-        if found is None:
+        left = self._services.passes.find(self._name_reuse(), path.raw)
+        if left is None:
             return path
-        window, count = found
+        window, count = left.window, left.count
+        self._left = left
         item = encode_item(CompactionItem(id=window.id, encrypted_content=""))
         rows = [*path.raw[:count], Row(id=window.id, item=item), *path.raw[count:]]
         expansion = expand(rows, {window.id: window})
-        items = await self._resolve(expansion.rows, path)
+        # What stays as it was is this request's own, by its own ids.
+        own = _match_rows(expansion.rows, path.raw[:count])
+        items = await self._resolve(own, path)
         self._ask = self._make_ask(transcribe_anew(items, self._plan.target))
-        self._is_reused = True
         return msgspec.structs.replace(
             path,
-            rows=expansion.rows,
+            rows=own,
             items=items,
             new_count=len(items),
             superseded=expansion.superseded,
             windows=expansion.windows,
         )
+
+    def _name_reuse(self) -> bytes:
+        """A window is only used again for what asks for the same: the method, the marks, and where items are kept."""
+        order = self._order
+        asked = msgspec.json.encode([order.method, sorted(order.marks.items()), self._plan.request.store])
+        return hashlib.sha256(self._plan.conversation_name + asked).digest()
 
     async def _reuse(self, path: PathRows, measured: _Measured) -> Pass:
         """That window is short enough still: nothing is removed, and no model is asked."""
@@ -250,7 +268,7 @@ class _Work:
         if error is not None and error.prompt_tokens is not None and not error.at_least:
             return error.prompt_tokens
         size = self._plan.size
-        if size is not None and size.exact and not self._is_reused:
+        if size is not None and size.exact and self._left is None:
             return size.tokens
         return await count_exactly(self._ask, self._plan.target.backend)
 
@@ -324,33 +342,40 @@ class _Work:
         """The window after a pass, as the method allows; `earlier`: one that came out too long."""
         method, rows, writer = self._order.method, measured.rows, self._writer
         assert writer is not None
-        free = plan_free(rows, budget, marks)
+        free = await asyncio.to_thread(plan_free, rows, budget, marks)
         self._planned_tokens = free.tokens
         is_enough = free.tokens <= budget.target_tokens
         if method == "elide" or (method == "auto" and is_enough and earlier is None):
-            return drafting.draft_free(free)
-        plan = plan_summary(rows, budget, marks)
+            return await asyncio.to_thread(drafting.draft_free, free)
+        plan = await asyncio.to_thread(plan_summary, rows, budget, marks)
         gone = list_summarised(plan)
         is_little = add_tokens(gone) < SUMMARISED_MIN_TOKENS
         if not gone or (method == "auto" and is_little and free.fits):
             # Nothing is worth a summary; but what alone is too long may have been cut.
-            return drafting.draft_free(free if free.fits or plan.summarised else plan)
+            kept = free if free.fits or plan.summarised else plan
+            return await asyncio.to_thread(drafting.draft_free, kept)
         summary = earlier.summary if earlier is not None else None
         if summary is None:
             summary = await writer.write(rows, plan, budget)
             budget = self._make_budget(measured)
-        plan = plan_summary(rows, budget, marks, retain=frozenset(summary.retained))
+        retain = frozenset(summary.retained)
+        plan = await asyncio.to_thread(plan_summary, rows, budget, marks, retain=retain)
         summary = await writer.fold(summary, plan, budget)
         self._planned_tokens = plan.tokens
         if not plan.fits:
             window = self._find_window()
             if window is not None and min(plan.tokens, free.tokens) > window:
-                raise CompactionFailedError
+                least = min(plan.tokens, free.tokens)
+                raise CompactionFailedError(
+                    f"The window could not be compacted: what must stay in it has about {least} tokens, "
+                    f"{budget.frame_tokens} of them instructions and tools, and the model takes {window}. The history "
+                    "is as it was. Use a model with a larger window, or shorten what is longest."
+                )
             if free.tokens <= plan.tokens:
                 # It takes away what costs nothing, and is no worse.
                 self._planned_tokens = free.tokens
-                return drafting.draft_free(free)
-        return drafting.draft_summary(plan, summary, budget)
+                return await asyncio.to_thread(drafting.draft_free, free)
+        return await asyncio.to_thread(drafting.draft_summary, plan, summary, budget)
 
     # The result
 
@@ -358,7 +383,8 @@ class _Work:
         """The window as later rounds will read it, with its size."""
         item = encode_item(CompactionItem(id=self._item_id, encrypted_content=""))
         raw = [*path.raw, Row(id=self._item_id, item=item, node=self._own_node(path))]
-        expansion = expand(raw, {**path.windows, self._item_id: draft.window})
+        windows = {**path.windows, self._item_id: draft.window}
+        expansion = await asyncio.to_thread(expand, raw, windows)
         items = await self._resolve(expansion.rows, path)
         segment = transcribe_anew(items, self._plan.target)
         ask = self._make_ask(segment)
@@ -415,7 +441,13 @@ class _Work:
         self, path: PathRows, result: _Result, report: dict[str, Any], warnings: list[tuple[str, str]]
     ) -> Pass:
         if not self._order.is_whole and self._plan.origin.node is None:
-            self._services.passes.note(self._plan.conversation_name, path.raw, result.draft.window)
+            self._services.passes.note(
+                self._name_reuse(),
+                path.raw,
+                result.draft.window,
+                self._list_removals(result),
+                report["summary"],
+            )
         return Pass(
             item=self._seal(result.draft.window),
             rows=result.rows,
@@ -427,6 +459,12 @@ class _Work:
             warnings=warnings,
         )
 
+    def _list_removals(self, result: _Result) -> list[Removal]:
+        """What is not in the window any more, with what an earlier pass had taken."""
+        gone = {removal.id for removal in result.draft.removals}
+        earlier = self._left.removals if self._left is not None else ()
+        return [*(removal for removal in earlier if removal.id not in gone), *result.draft.removals]
+
     def _find_fault(self, measured: _Measured, budget: Budget, result: _Result) -> str:
         """Why a pass does not count; empty where it does."""
         if not result.draft.removals:
@@ -434,16 +472,19 @@ class _Work:
         if result.tokens >= measured.prompt_tokens:
             return f"The window would not be shorter: {result.tokens} tokens after {measured.prompt_tokens} before."
         window = self._find_window()
-        is_bound = self._reason in ("threshold", "policy") and result.tokens > budget.limit_tokens
+        aim = budget.limit_tokens * (1 + TOLERANCE_SHARE)
+        is_bound = self._reason in ("threshold", "policy") and result.tokens > aim
         if is_bound or (window is not None and result.tokens > window):
-            aim = budget.limit_tokens
-            return f"The window would still be too long: {result.tokens} tokens, where {aim} are aimed at."
+            told = f"{result.tokens} tokens, where {budget.limit_tokens} are aimed at"
+            return f"The window would still be too long: {told}."
         return ""
 
     def _list_warnings(self, summary: Summary | None, refused: str) -> list[tuple[str, str]]:
         warnings: list[tuple[str, str]] = []
         if summary is not None and summary.is_extract and self._order.method != "extract":
-            why = f" {summary.problems[-1]}" if summary.problems else ""
+            why = (
+                f" What went wrong: {'; '.join(dict.fromkeys(summary.problems))}." if summary.problems else ""
+            )
             text = f"No model gave a usable summary, so it was put together by rule.{why}"
             warnings.append(("compaction_extract", text))
         if refused and not self._order.is_whole:
@@ -459,22 +500,25 @@ class _Work:
         """What the response says of the pass."""
         # Of a window that stays as it was, this is nothing but the images that its model cannot see.
         is_kept = not refused or self._order.is_whole
-        removals = result.draft.removals if is_kept else ()
+        removals = self._list_removals(result) if is_kept else []
         summary = result.draft.summary if is_kept else None
-        rungs = {removal.rung for removal in removals}
+        rungs = {removal.rung for removal in result.draft.removals} if is_kept else set()
+        told = self._left.summary if self._left is not None and is_kept else None
+        if summary is not None:
+            told = "extract" if summary.is_extract else "model"
         writer = self._writer
         report: dict[str, Any] = {
             "reason": self._reason,
             "rungs": [rung for rung in _RUNGS if rung in rungs],
             "tokens_before": self._plan.size.tokens
-            if self._is_reused and self._plan.size is not None
+            if self._left is not None and self._plan.size is not None
             else measured.prompt_tokens,
             "tokens_after": result.tokens if is_kept and not refused else measured.prompt_tokens,
             "model_calls": writer.calls if writer is not None else 0,
             "repairs": 0,
-            "summary": None if summary is None else "extract" if summary.is_extract else "model",
+            "summary": told,
         }
-        if self._is_reused:
+        if self._left is not None:
             report["reused"] = True
         if writer is not None and writer.usage is not None:
             report["usage"] = msgspec.to_builtins(writer.usage)
@@ -498,6 +542,18 @@ class _Work:
             return seal_window(window, self._plan.tenant, self._services.seal_keys)
         except SealError as error:
             raise CompactionFailedError(f"The compacted window cannot be sealed: {error.message}") from error
+
+
+def _match_rows(rows: Sequence[Row], own: Sequence[Row]) -> list[Row]:
+    """The rows of a window, those that are unchanged as the rows of a request that holds the same items."""
+    waiting: dict[bytes, list[Row]] = {}
+    for row in reversed(own):
+        waiting.setdefault(hash_item(row.item), []).append(row)
+    matched: list[Row] = []
+    for row in rows:
+        same = waiting.get(hash_item(row.item)) if row.replaced is None else None
+        matched.append(same.pop() if same else row)
+    return matched
 
 
 def _keep(measured: _Measured) -> LadderPlan:

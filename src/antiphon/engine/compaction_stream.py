@@ -120,9 +120,13 @@ class _Compacting:
             done = await self._run("overflow", overflow)
         except CompactionFailedError as error:
             _log.info("a window that was refused for its length could not be compacted: %s", error.message)
-            raise overflow from error
+            raise _tell_tried(overflow, error.message) from error
+        if overflow.window_tokens is None:
+            # What was refused may have been the output that was allowed with it.
+            allowed = self._plan.ask.max_output_tokens or 0
+            self._services.catalog.learn_limit(self._plan.target, done.report["tokens_before"] + allowed)
         if not isinstance(done, Pass):
-            raise overflow
+            raise _tell_tried(overflow, str(done.report.get("refused", "")))
         await self._take(done)
 
     async def _run(
@@ -171,6 +175,13 @@ class _Compacting:
         if self._plan.ask.request is not None:
             self._plan.ask.request = msgspec.structs.replace(self._plan.ask.request, max_output_tokens=left)
         return True
+
+
+def _tell_tried(overflow: ContextOverflowError, why: str) -> ContextOverflowError:
+    """The refusal, with what came of the compaction that was tried."""
+    told = ContextOverflowError(f"{overflow.message} A compaction was tried. {why}".rstrip())
+    told.prompt_tokens, told.window_tokens = overflow.prompt_tokens, overflow.window_tokens
+    return told
 
 
 def adopt(plan: Plan, items: Sequence[Item], ids: Sequence[str], done: Pass) -> None:

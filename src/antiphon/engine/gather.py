@@ -49,7 +49,7 @@ from antiphon.engine.settings import Settings, encode_tools, read_settings
 from antiphon.engine.steps import find_missing, offer_hosted
 from antiphon.engine.updates import apply_updates
 from antiphon.engine.windows import Window, restart
-from antiphon.protocol.errors import RequestError
+from antiphon.protocol.errors import RequestError, shorten_quoted
 from antiphon.protocol.items import (
     AdditionalTools,
     Item,
@@ -79,6 +79,7 @@ class Plan:
 
     request: CreateRequest
     given: list[Item]
+    referenced: set[str]
     tenant: str
     node_id: str
     origin: Origin
@@ -157,10 +158,12 @@ async def gather(
     listed = _name_listed([*window.remembered, *request.input])
     if listed:
         toolbox.hidden |= listed - {tool.name for tool in toolbox.offered}
+    warnings += _list_unknown_marks(request, given, window)
     tools = encode_tools(request)
     plan = Plan(
         request=request,
         given=given,
+        referenced=accepting.referenced,
         tenant=tenant,
         node_id=node_id,
         origin=origin,
@@ -187,6 +190,22 @@ async def gather(
     if not plan.is_due:
         await fit_plan(plan, services, may_be_too_long=counts_only)
     return plan
+
+
+def _list_unknown_marks(
+    request: CreateRequest, given: Sequence[Item], window: Window
+) -> list[tuple[str, str]]:
+    """A warning for marks of calls that are not there."""
+    marks = (request.antiphon or {}).get("marks")
+    if not marks:
+        return []
+    calls = {get_call_id(item) for item in (*given, *request.input)}
+    unknown = [call_id for call_id in marks if call_id not in calls and not window.has_call(call_id)]
+    if not unknown:
+        return []
+    named = ", ".join(shorten_quoted(call_id) for call_id in unknown[:3])
+    text = f"{len(unknown)} of the marks name no call of this conversation ({named}); marks are given by call_id."
+    return [("mark_unknown", text)]
 
 
 async def _find_due(plan: Plan, services: Services) -> None:
@@ -239,6 +258,8 @@ class _Accepting:
         self._target = target
         self._services = services
         self._warnings = warnings
+        #: The stored nodes that the input refers to.
+        self.referenced: set[str] = set()
 
     async def take(self, window: Window, *, may_be_open: bool) -> tuple[list[Item], Window, Segment | None]:
         """What is kept of the input, the window that it continues, and its transcript where that begins anew.
@@ -247,7 +268,7 @@ class _Accepting:
         """
         request, target = self._request, self._target
         request.input = await resolve_references(
-            request.input, tenant=self._tenant, store=self._services.rounds
+            request.input, tenant=self._tenant, store=self._services.rounds, nodes=self.referenced
         )
         if request.generate and not may_be_open:
             check_not_empty(request)
@@ -293,7 +314,12 @@ class _Accepting:
             return given, window, None
         self._warnings += [("transcript", note) for note in path.notes]
         request.input = path.items
-        check_pairing(path.items, approvals=list_approvals(window.remembered), may_be_open=may_be_open)
+        approvals = list_approvals(window.remembered)
+        try:
+            check_pairing(path.items, approvals=approvals, may_be_open=may_be_open)
+        except RequestError as error:
+            told = "A compaction item of the input holds items itself; what it stands for goes before it."
+            raise RequestError(f"{error.message} {told}", param=error.param, code=error.code) from error
         fresh = restart(window, list_sources(path.windows))
         return given, fresh, transcribe_anew(path.items, self._target)
 

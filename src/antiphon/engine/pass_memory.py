@@ -11,21 +11,26 @@ from typing import Final
 
 import msgspec
 
-from antiphon.context.rows import Row
+from antiphon.context.rows import Removal, Row
 from antiphon.context.sealed_window import SealedWindow, hash_item
 
 #: Conversations whose newest window is remembered, and the bytes of all of them.
 KEPT: Final = 1_024
 KEPT_BYTES: Final = 32 << 20
+#: What a removal takes in memory, about.
+REMOVAL_BYTES: Final = 300
 
 
-class _Left(msgspec.Struct):
+class Left(msgspec.Struct):
     """The window that stood for the first `count` rows, whose digest this is."""
 
     window: SealedWindow
     count: int
     digest: bytes
     size: int
+    #: What this window and those before it have removed, and whose the summary is.
+    removals: tuple[Removal, ...]
+    summary: str | None
 
 
 class PassMemory:
@@ -33,25 +38,33 @@ class PassMemory:
 
     def __init__(self, limit_bytes: int = KEPT_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._left: OrderedDict[bytes, _Left] = OrderedDict()
+        self._left: OrderedDict[bytes, Left] = OrderedDict()
         self._size = 0
 
-    def note(self, conversation: bytes, rows: Sequence[Row], window: SealedWindow) -> None:
-        """A pass has left this window of these rows."""
+    def note(
+        self,
+        conversation: bytes,
+        rows: Sequence[Row],
+        window: SealedWindow,
+        removals: Sequence[Removal],
+        summary: str | None,
+    ) -> None:
+        """A pass has left this window of these rows; `summary`: whose one is in it."""
         self._drop(conversation)
         size = sum(len(item.raw) for item in window.items) + len(window.summary) + len(window.covers)
-        self._left[conversation] = _Left(window, len(rows), _digest(rows), size)
+        size += REMOVAL_BYTES * len(removals)
+        self._left[conversation] = Left(window, len(rows), _digest(rows), size, tuple(removals), summary)
         self._size += size
         while self._left and (len(self._left) > KEPT or self._size > self._limit_bytes):
             self._drop(next(iter(self._left)))
 
-    def find(self, conversation: bytes, rows: Sequence[Row]) -> tuple[SealedWindow, int] | None:
-        """The window that stands for the first rows, and for how many of them; None where there is none."""
+    def find(self, conversation: bytes, rows: Sequence[Row]) -> "Left | None":
+        """What an earlier pass left of the first rows; None where there is none."""
         left = self._left.get(conversation)
         if left is None or len(rows) < left.count or _digest(rows[: left.count]) != left.digest:
             return None
         self._left.move_to_end(conversation)
-        return left.window, left.count
+        return left
 
     def forget(self) -> None:
         """Something was deleted: nothing that may hold it stays in memory."""

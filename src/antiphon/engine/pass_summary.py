@@ -4,6 +4,7 @@ It knows plans and models, and seals nothing. Invariant: a summary that stands f
 so in its first line.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -59,8 +60,11 @@ class SummaryWriter:
         self._told_window = window_tokens
         self._prompt_tokens = prompt_tokens
         self._summariser: Summariser | None = None
+        #: What refusals without numbers have made likely.
+        self._likely_window: int | None = None
         #: What the summariser was asked, and the ids of what it was told.
         self._job: SummaryJob | None = None
+        self._is_own = False
         self._told: set[str] = set()
 
     @property
@@ -82,7 +86,7 @@ class SummaryWriter:
     def window_tokens(self) -> int | None:
         """What the conversation's model takes, with what the calls have told of it."""
         learned = self._summariser.learned_window if self._summariser is not None else None
-        known = [each for each in (learned, self._told_window) if each is not None]
+        known = [each for each in (learned, self._likely_window, self._told_window) if each is not None]
         return min(known, default=None)
 
     async def write(self, rows: Sequence[Row], plan: LadderPlan, budget: Budget) -> Summary:
@@ -99,7 +103,8 @@ class SummaryWriter:
         target, is_own = await self._find_summariser()
         profile = target.profile
         ask = self._ask if is_own and not _has_open_calls(self._path.items) else None
-        self._summariser = Summariser(target, ask, is_own=is_own)
+        self._summariser = Summariser(target, ask, self._counter, is_own=is_own)
+        self._is_own = is_own
         job = self._job = SummaryJob(
             rows=shown,
             stays=frozenset(row.id for row in shown if row.id not in gone),
@@ -118,8 +123,19 @@ class SummaryWriter:
             texts=self._make_texts(),
         )
         if self._method == "extract":
-            return extract_summary(job)
-        return await summarise(job, self._summariser.ask)
+            return await asyncio.to_thread(extract_summary, job)
+        return self._learn(await summarise(job, self._summariser.ask))
+
+    def _learn(self, summary: Summary) -> Summary:
+        """What the calls have told of the conversation's own model is not asked for again."""
+        if self._is_own and summary.learned_window is not None:
+            self._likely_window = summary.learned_window
+            told = self._summariser.learned_window if self._summariser is not None else None
+            if told is not None:
+                self._services.catalog.learn_window(self._own_target, told)
+            else:
+                self._services.catalog.learn_limit(self._own_target, summary.learned_window)
+        return summary
 
     async def fold(self, summary: Summary, plan: LadderPlan, budget: Budget) -> Summary:
         """Less stays than was planned at first: what the summary was not told of is folded into it, or it says so."""
@@ -131,8 +147,9 @@ class SummaryWriter:
         told = self._list_items()
         if summary.is_extract:
             rows = [msgspec.structs.replace(row, item=told[row.id]) for row in gone]
-            again = extract_summary(
-                msgspec.structs.replace(job, rows=rows, summary_tokens=budget.summary_tokens)
+            again = await asyncio.to_thread(
+                extract_summary,
+                msgspec.structs.replace(job, rows=rows, summary_tokens=budget.summary_tokens),
             )
             self._told.update(row.id for row in rows)
             return msgspec.structs.replace(summary, text=again.text)
@@ -147,11 +164,14 @@ class SummaryWriter:
                 previous=summary.text,
                 selectable={},
                 prompt_tokens=None,
-                window_tokens=self.window_tokens if job.window_tokens is not None else None,
+                window_tokens=self._find_limit(self._own_target, is_own=True)
+                if self._is_own
+                else job.window_tokens,
                 summary_tokens=budget.summary_tokens,
             ),
             summariser.ask,
         )
+        self._learn(more)
         self._told.update(row.id for row in unread)
         return msgspec.structs.replace(
             more,
@@ -169,7 +189,7 @@ class SummaryWriter:
 
     def _find_limit(self, target: Target, *, is_own: bool) -> int | None:
         """What a request for a summary may have; where a longer one would be cut without a word, surely less."""
-        window = self._told_window if is_own else target.window_tokens
+        window = self.window_tokens if is_own else target.window_tokens
         if window is None or not target.profile.truncates_silently:
             return window
         key = make_target_key(target.backend, target.model)

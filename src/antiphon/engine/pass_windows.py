@@ -4,7 +4,7 @@ It asks nobody anything. Invariant: whatever was on the path, or stood for somet
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -44,6 +44,8 @@ class Drafting(msgspec.Struct, kw_only=True):
     node_id: str
     model: str
     path: PathRows
+    #: Stored nodes that the request's own items were read from.
+    referenced: Collection[str] = ()
     blinded: Sequence[Removal] = ()
 
     def draft_free(self, plan: LadderPlan) -> Draft:
@@ -124,6 +126,8 @@ class Drafting(msgspec.Struct, kw_only=True):
         )
         if self.node_id in stored:
             nodes[self.node_id] = SealedNode(self.node_id)
+        for node_id in self.referenced:
+            nodes.setdefault(node_id, SealedNode(node_id))
         for row in path.raw:
             derived = parse_derived_id(row.id) if not row.node else None
             if derived is not None and derived[0] != self.node_id.partition("_")[2]:

@@ -40,16 +40,21 @@ _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_id = msgspec.json.Decoder(str | None).decode
 
 
-async def resolve_references(items: list[Item], *, tenant: str, store: RoundStore) -> list[Item]:
+async def resolve_references(
+    items: list[Item], *, tenant: str, store: RoundStore, nodes: set[str] | None = None
+) -> list[Item]:
     """The items, each reference replaced by the stored item; the same list when there is none.
 
-    A resolved item bears the id that it was referred to by, in its bytes too. Raises `NotFoundError`
-    (responses-API section 'State errors') for the first that is not there.
+    `nodes` is given the nodes that were read for them. A resolved item bears the id that it was referred to by, in its
+    bytes too. Raises `NotFoundError` (responses-API section 'State errors') for the first that is not there.
     """
     wanted = {position: item_id for position, item in enumerate(items) if (item_id := _read_reference(item))}
     if not wanted:
         return items
-    found = await _Search(tenant, store).find(wanted.values())
+    search = _Search(tenant, store)
+    found = await search.find(wanted.values())
+    if nodes is not None:
+        nodes |= search.nodes
     for item_id in wanted.values():
         if item_id not in found:
             raise _make_unknown(item_id)
@@ -94,6 +99,7 @@ class _Search:
         self._lookups = 0
         self._read_bytes = 0
         self._found: dict[str, Item] = {}
+        self.nodes: set[str] = set()
 
     async def find(self, item_ids: Iterable[str]) -> dict[str, Item]:
         """The items that are there, by id: our own ids by their place, then any others by the store's index."""
@@ -150,6 +156,7 @@ class _Search:
                 item = _read_item(raws[position], record.id, position, item_id)
                 if item is not None:
                     self._found[item_id] = item
+                    self.nodes.add(record.id)
 
 
 def _make_too_much(reason: str) -> RequestError:

@@ -34,6 +34,8 @@ from antiphon.sessions import Node
 #: Opened windows that are kept: a client that holds its history sends the same items with each request.
 KEPT_WINDOWS = 256
 KEPT_BYTES = 64 << 20
+#: A readable item of Ollama's says what it is at its beginning.
+OLLAMA_CLAIM_CHARACTERS = 200
 
 #: (tenant, SHA-256 of the blob)
 _Key: TypeAlias = tuple[str, bytes]
@@ -147,9 +149,15 @@ class WindowOpener:
             try:
                 window = await self._open(text, row_id)
             except SealError as error:
+                if error.reason == "foreign" and '"ollama_compaction"' in text[:OLLAMA_CLAIM_CHARACTERS]:
+                    reason = (
+                        "It was not sealed by this server. If it is a readable item of Ollama's, whoever runs this "
+                        "server can allow such items with the setting compaction.accept_ollama."
+                    )
+                    raise _refuse_payload(reason, value.id, f"input[{position}]") from error
                 raise make_seal_refusal(error, value.id, text, f"input[{position}]") from error
             except OllamaPayloadError as error:
-                raise _refuse_payload(error.message, f"input[{position}]") from error
+                raise _refuse_payload(error.message, value.id, f"input[{position}]") from error
             if window is not None:
                 windows[row_id] = window
         return windows
@@ -228,8 +236,9 @@ def _derive_id(item: Item, row_id: str, position: int) -> str:
     return f"{prefix}_{hashlib.sha256(f'{row_id} {position}'.encode()).hexdigest()[:32]}"
 
 
-def _refuse_payload(reason: str, where: str) -> RequestError:
+def _refuse_payload(reason: str, item_id: str | None, where: str) -> RequestError:
+    subject = f"for item {item_id}" if item_id is not None else f"at {where}"
     return RequestError(
-        f"The encrypted content at {where} is no compaction that can be read. Reason: {reason}",
+        f"The encrypted content {subject} could not be verified. Reason: {reason}",
         code="invalid_encrypted_content",
     )

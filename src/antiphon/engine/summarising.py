@@ -4,6 +4,7 @@ It knows asks and backends, and nothing of ladders. Invariants: a request behind
 bytes of its prompt; whatever the model calls is handed over as text and never run.
 """
 
+import asyncio
 from contextlib import aclosing
 from typing import Final
 
@@ -16,6 +17,7 @@ from antiphon.backends import (
     Failed,
     Finished,
     ItemClosed,
+    ReasoningDelta,
     RefusalDelta,
     TextDelta,
 )
@@ -26,22 +28,26 @@ from antiphon.context.summary_texts import (
     make_call_schema,
 )
 from antiphon.engine.catalog import Target
+from antiphon.engine.counting import TokenCounter, list_prompt, make_target_key
 from antiphon.engine.spending import Spending
-from antiphon.protocol.errors import BackendError, ContextOverflowError
+from antiphon.protocol.errors import BackendError, BackendTimeoutError, ContextOverflowError
 from antiphon.protocol.items import FunctionCall, Item, Message, decode_stored_item, encode_item, message_text
 from antiphon.protocol.requests import TextConfig, TextFormat
 from antiphon.protocol.tools import FunctionTool
 
-#: No summary is longer; a model that does not stop is not read for ever.
+#: No summary is longer, its reasoning included; a model that does not stop is not read for ever.
 ANSWER_MAX_CHARACTERS: Final = 1_000_000
+#: One answer is waited for this long in all, however lively the server is.
+ANSWER_TIMEOUT_S: Final = 1_800.0
 _SCHEMA_NAME: Final = "conversation_summary"
 
 
 class Summariser:
     """Asks one model for one pass. `ask`: the prompt of the window, where the model is the conversation's own."""
 
-    def __init__(self, target: Target, ask: Ask | None, *, is_own: bool) -> None:
+    def __init__(self, target: Target, ask: Ask | None, counter: TokenCounter, *, is_own: bool) -> None:
         self._target = target
+        self._counter = counter
         self._is_own = is_own
         self._ask = ask
         self._spending = Spending()
@@ -63,21 +69,36 @@ class Summariser:
         """One call; raises `BackendError`, or `ContextOverflowError` where the request is too long."""
         self.calls += 1
         reading = _Reading()
+        ask = self._make_ask(request)
         try:
-            stream = self._target.backend.stream(self._make_ask(request))
-            async with aclosing(stream):
+            async with (
+                asyncio.timeout(ANSWER_TIMEOUT_S),
+                aclosing(self._target.backend.stream(ask)) as stream,
+            ):
                 async for batch in stream:
                     for event in batch:
                         reading.take(event)
                     if reading.is_too_long:
                         break
+        except TimeoutError as error:
+            raise BackendTimeoutError("The model server took too long to write a summary.") from error
         except ContextOverflowError as error:
             if self._is_own:
                 self.learned_window = error.window_tokens or self.learned_window
+            if error.prompt_tokens is not None and not error.at_least:
+                self._note(ask, error.prompt_tokens)
             raise
         finally:
-            self._spending.add(reading.finished.usage if reading.finished is not None else None)
+            usage = reading.finished.usage if reading.finished is not None else None
+            self._spending.add(usage)
+            if usage is not None:
+                self._note(ask, usage.input_tokens)
         return reading.finish()
+
+    def _note(self, ask: Ask, tokens: int) -> None:
+        """The server has counted a prompt: what is estimated from here on goes by it."""
+        key = make_target_key(self._target.backend, self._target.model)
+        self._counter.note(key, list_prompt(ask), tokens)
 
     def _make_ask(self, request: SummaryRequest) -> Ask:
         message = encode_item(Message(role="user", content=list(request.parts)))
@@ -134,6 +155,7 @@ class _Reading:
     def __init__(self) -> None:
         self._texts: list[str] = []
         self._size = 0
+        self._refuses = False
         self._calls: dict[int, tuple[list[str], list[str]]] = {}
         self.finished: Finished | None = None
 
@@ -142,8 +164,15 @@ class _Reading:
         return self._size > ANSWER_MAX_CHARACTERS
 
     def take(self, event: object) -> None:
-        if isinstance(event, TextDelta | RefusalDelta):
+        # Of empty events too there may be no end.
+        self._size += 1
+        if isinstance(event, TextDelta):
             self._add(event.text)
+        elif isinstance(event, ReasoningDelta):
+            self._size += len(event.text)
+        elif isinstance(event, RefusalDelta):
+            self._refuses = True
+            self._size += len(event.text)
         elif isinstance(event, CallDelta):
             names, arguments = self._calls.setdefault(event.index, ([], []))
             names.append(event.name)
@@ -177,7 +206,7 @@ class _Reading:
             if "".join(names) == CREATE_SUMMARY_NAME
         ]
         return SummaryAnswer(
-            text="".join(self._texts),
+            text="" if self._refuses else "".join(self._texts),
             call_arguments=wanted[0] if wanted else "" if self._calls else None,
             finish=self.finished.reason if self.finished is not None else "length",
         )

@@ -222,6 +222,8 @@ class CompactionFailedError(AntiphonError):
     """The window could not be compacted: what must stay in it does not fit. The history is as it was."""
 
     code = "compaction_failed"
+    # The same would come of the same.
+    own_headers: ClassVar[dict[str, str]] = {"x-should-retry": "false"}
 
 
 class RateLimitError(AntiphonError):
