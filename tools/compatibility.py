@@ -35,7 +35,7 @@ configured. `antiphon check` runs the same ones against yours.
   model may know it, a model server that itself speaks Responses is asked instead (see [fields](fields.md)), and
   `POST /chat/completions` is passed on to the model's own server, which a script does not have.
 - **not served yet**: the route answers with this status and says so.
-- **never sent**: no model server behind a chat API gives cause for it.
+- **never sent**: no model server behind a chat API gives cause for it, or the row says what is sent instead.
 """
 
 
@@ -92,7 +92,7 @@ def _tell(kind: str, results: list[Result]) -> str:
     refused = _tell_refusal(first)
     if first.verdict is Verdict.UNKNOWN:
         if kind == "event" and first.needs == LONG_COMPACTION:
-            return "sent while a compaction takes long"
+            return "never sent: `response.in_progress` is repeated instead"
         return "never sent" if kind == "event" else "not tried"
     if kind == "error":
         return f"refused{refused}" if refused else "as described"

@@ -77,7 +77,7 @@ def find_error_codes() -> set[str]:
 
 
 def find_warning_codes() -> set[str]:
-    """The first string of every pair that is put among warnings."""
+    """The first string of every pair that is put among warnings, or that a function of such pairs gives."""
     codes: set[str] = set()
     for _, tree in iter_trees():
         for node in ast.walk(tree):
@@ -87,9 +87,13 @@ def find_warning_codes() -> set[str]:
                 codes |= set(_first_strings(node))
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("warnings"):
                 codes |= set(_first_strings(node.value))
-            if isinstance(node, ast.FunctionDef) and node.name == "warnings":
+            if isinstance(node, ast.FunctionDef) and _gives_pairs(node):
                 codes |= set(_first_strings(node))
     return codes
+
+
+def _gives_pairs(node: ast.FunctionDef) -> bool:
+    return node.returns is not None and ast.unparse(node.returns) == "list[tuple[str, str]]"
 
 
 def _first_strings(node: ast.AST) -> Iterator[str]:

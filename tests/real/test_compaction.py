@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.real_model, pytest.mark.timeout(320)]
 
 WINDOW_TOKENS = 4096
 ROUNDS = 20
-#: About so many tokens are said in each round, so that all of them are half as much again as the window.
-SENTENCES = 13
+#: About so many tokens are said in each round, so that all of them are about twice the window.
+SENTENCES = 16
 PLANTED = "/srv/lighthouse/keepers/register_1789.toml"
 #: The round in which it is said by a tool's result, in the middle of what it gave.
 PLANTED_ROUND = 3

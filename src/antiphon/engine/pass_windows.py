@@ -27,6 +27,7 @@ from antiphon.context.truncation import count_leading
 from antiphon.engine.path_rows import PathRows
 from antiphon.engine.paths import read_blanks
 from antiphon.engine.references import NODE_PREFIXES, parse_derived_id
+from antiphon.protocol.items import Item
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -67,10 +68,8 @@ class Drafting(msgspec.Struct, kw_only=True):
         """A window with a summary in the place of what does not stay."""
         gone = list_summarised(plan)
         earlier = list(self.path.windows.values())
-        told = {row.id: item for row, item in zip(self.path.rows, self.path.items, strict=True)}
         facts, _ = extract_facts(
-            # A line that stands for a result names nothing of it; what it stood for is named by its id.
-            [tell_item(told[row.id]) for row in gone if row.replaced != "elide"],
+            [tell_item(item) for item in self._list_whole(gone)],
             earlier=[fact for each in earlier for fact in each.facts],
             budget_tokens=budget.facts_tokens,
         )
@@ -86,6 +85,17 @@ class Drafting(msgspec.Struct, kw_only=True):
             left_out=left_out,
         )
         return Draft(window=window, removals=self._list_removals(plan), summary=summary)
+
+    def _list_whole(self, rows: Sequence[Row]) -> list[Item]:
+        """The items of rows as they were before any rung touched them, where they are still there."""
+        told = {row.id: item for row, item in zip(self.path.rows, self.path.items, strict=True)}
+        whole = {row.id: row.item for row in self.path.raw}
+        return [
+            told[row.id] if row.replaced is None else whole[row.id]
+            for row in rows
+            # A line that stands for a result names nothing of it.
+            if row.replaced is None or row.id in whole
+        ]
 
     def _list_removals(self, plan: LadderPlan) -> list[Removal]:
         gone = {removal.id for removal in plan.removals if removal.rung in ("elide", "summary")}
