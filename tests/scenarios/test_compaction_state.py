@@ -1,4 +1,4 @@
-"""What a compaction remembers: deletions, calls, settings, repeated words and names, on every path that leads to a window.
+"""What a compaction remembers: deletions, calls, settings, repeated words and names, wherever a window comes from.
 
 All of it is ours: faults of their kinds were found by trying to break it, each kind is probed whole.
 """
@@ -150,10 +150,11 @@ def test_deleted_words_never_come_back_from_a_chain_that_began_with_a_seal(tmp_p
         await check(talk)
 
     async def check(talk: CompactingHouse) -> None:
-        for item in seals:
-            await check_seal_is_dead(talk, item)
+        # What is in memory comes first.
         for number, (response_id, item) in enumerate(zip(chains, seals, strict=True), 1):
             await check_chain_is_clean(talk, response_id, item, f"Next-{number}.")
+        for item in seals:
+            await check_seal_is_dead(talk, item)
 
     play(tmp_path, Model(summary=repeat_word), begin, check, window_tokens=WIDE_TOKENS)
 
@@ -311,7 +312,7 @@ def test_the_last_tools_count_though_the_same_were_given_before(tmp_path: Path) 
 # System text
 
 
-@pytest.mark.parametrize("ways", [("trigger", "compact"), ("compact",), ("compact", "compact")])
+@pytest.mark.parametrize("ways", [("trigger", "compact"), ("compact",), ("compact", "compact")], ids="-".join)
 def test_developer_text_from_the_middle_stays_beside_a_new_leading_one(
     tmp_path: Path, ways: tuple[str, ...]
 ) -> None:
@@ -441,7 +442,11 @@ def say_and_recall(text: str) -> Reply:
     """A generation of a text, and of a call of that tool behind it."""
     function = {"name": RECALL_NAME, "arguments": json.dumps({"id": "fc_1r"})}
     called = {"index": 0, "id": "up_0", "type": "function", "function": function}
-    chunks = [make_chunk({"content": text}), make_chunk({"tool_calls": [called]}), make_chunk({}, "tool_calls")]
+    chunks = [
+        make_chunk({"content": text}),
+        make_chunk({"tool_calls": [called]}),
+        make_chunk({}, "tool_calls"),
+    ]
     return Reply([make_head(), *chunks, END])
 
 
