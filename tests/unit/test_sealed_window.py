@@ -160,6 +160,13 @@ def test_an_item_is_the_same_in_every_form_that_means_the_same() -> None:
     )
 
 
+def test_arguments_are_known_by_what_they_say() -> None:
+    """Ours: some clients write JSON anew before they send it back."""
+    call = {"type": "function_call", "call_id": "c", "name": "f"}
+    forms = ['{"a":1,"b":[2]}', '{ "b": [2], "a": 1 }']
+    assert len({hash_item(make_item(**call, arguments=form)) for form in forms}) == 1
+
+
 def test_items_that_mean_something_else_are_others() -> None:
     """Ours: what is covered by mistake is lost."""
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -178,7 +185,9 @@ def test_items_that_mean_something_else_are_others() -> None:
         {**call, "call_id": "d"},
         {**call, "name": "g"},
         {**call, "namespace": "n"},
-        {**call, "arguments": "{ }"},
+        {**call, "arguments": '{"a": 1}'},
+        {**call, "arguments": '{"a": "1"}'},
+        {**call, "arguments": '{"a": 1'},
         {"type": "function_call_output", "call_id": "c", "output": "{}"},
         {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "{}"},
         {"type": "compaction", "encrypted_content": "x"},

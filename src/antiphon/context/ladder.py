@@ -311,7 +311,8 @@ def _find_open(rows: Sequence[Row], choice: _Choice) -> list[int]:
 
 def _keep_users(choice: _Choice, users: Sequence[int], user_tokens: int) -> None:
     """Beside the first and the newest user message the newest of the others that have room."""
-    used = sum(choice.cost(position) for position in {*users[:1], *users[-1:]})
+    # One long message must not push all the others out.
+    used = sum(min(choice.cost(position), user_tokens // 2) for position in {*users[:1], *users[-1:]})
     for position in reversed(users[1:-1]):
         cost = choice.cost(position)
         if used + cost <= user_tokens and choice.has_room(position):

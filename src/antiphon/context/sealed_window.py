@@ -6,14 +6,21 @@ a path appears exactly once in what `expand` gives, in its order, and system and
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from antiphon.context.left_out import LeftOut, render_left_out
 from antiphon.context.rows import Row, Rung
-from antiphon.protocol.items import Item, Message, decode_stored_item, make_user_message
+from antiphon.protocol.items import (
+    Item,
+    Message,
+    decode_stored_item,
+    get_call_id,
+    is_call_output,
+    make_user_message,
+)
 
 #: The form of what is sealed; a window of another form is not read.
 VERSION: Final = 1
@@ -124,10 +131,21 @@ def hash_item(item: Item) -> bytes:
     if kind == "reasoning" and any(known.get(name) for name in ("summary", "content")):
         # Whoever does not need it may leave the sealed form out.
         known.pop("encrypted_content", None)
+    if isinstance(known.get("arguments"), str):
+        known["arguments"] = _hash_arguments(known["arguments"])
     for name in ("content", "output"):
         if name in known and kind in _KNOWN_TYPES:
             known[name] = _hash_form(known[name], assistant=known.get("role") == "assistant")
     return hashlib.sha256(_encode_canonical(known)).digest()
+
+
+def _hash_arguments(arguments: str) -> Any:
+    """Arguments by what they say, however they are written; what is no JSON is what it is."""
+    try:
+        found = _decode(arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return arguments
+    return found if isinstance(found, dict) else arguments
 
 
 def _hash_form(content: Any, *, assistant: bool) -> Any:
@@ -237,7 +255,21 @@ class _Expanding:
                 self._superseded.append(each.row)
             else:
                 kept.append(each)
-        self._shown = kept
+        self._shown = self._supersede_halves(kept)
+
+    def _supersede_halves(self, kept: list[_Shown]) -> list[_Shown]:
+        """A call whose result is covered, or a result whose call is: its client changed it, and the window has both."""
+        gone = {call_id for row in self._superseded if (call_id := get_call_id(row.item))}
+        if not gone:
+            return kept
+        sides: dict[str, set[bool]] = {}
+        for each in kept:
+            call_id = get_call_id(each.row.item)
+            if call_id in gone and not each.source:
+                sides.setdefault(call_id, set()).add(is_call_output(each.row.item))
+        halves = {call_id for call_id, found in sides.items() if len(found) == 1}
+        self._superseded += [each.row for each in kept if _is_half(each, halves)]
+        return [each for each in kept if not _is_half(each, halves)]
 
     def _open(self, row: Row, window: SealedWindow) -> None:
         """Show what the window holds, but for system items that stand on the path."""
@@ -270,6 +302,10 @@ class _Expanding:
             self._shown.append(_Shown(shown, digest, row.id))
         if window.summary_at == len(window.items) and window.has_summary:
             self._shown.append(_Shown(_make_summary_row(row, window), b"", row.id))
+
+
+def _is_half(each: _Shown, halves: Collection[str]) -> bool:
+    return not each.source and get_call_id(each.row.item) in halves
 
 
 def _make_summary_row(row: Row, window: SealedWindow) -> Row:

@@ -111,7 +111,8 @@ def _judge(read: ReadAnswer, *, is_cut: bool, allowed_tokens: int) -> ReadAnswer
 
 #: How models begin that do not want to answer.
 _REFUSAL: Final = re.compile(
-    r"\s*(?:sorry,|i(?:['\u2019]?m| am) (?:sorry|afraid|unable)|i (?:can['\u2019]t|can ?not|won['\u2019]t)\b)",
+    r"\s*(?:unfortunately,? )?(?:sorry,|i apologi[sz]e|as an ai\b|i(?:['\u2019]?m| am) (?:sorry|afraid|unable)"
+    r"|i (?:can['\u2019]t|can ?not|won['\u2019]t|don['\u2019]t have|do not have)\b)",
     re.IGNORECASE,
 )
 

@@ -230,6 +230,13 @@ class Assembler:
         if self.outcome is None:
             self.outcome = Outcome(status="completed", usage=usage)
 
+    def end_spent(self) -> None:
+        """What was allowed for the answer is used up before it has begun."""
+        if self.outcome is None:
+            reason = "max_output_tokens"
+            self.outcome = Outcome(status="incomplete", usage=self._spending.total, incomplete_reason=reason)
+            self.warnings += self._spending.warnings
+
     def add_aside(self, usage: BackendUsage | None) -> None:
         """Count what something else than the answer has cost."""
         self._spending.add_aside(usage)

@@ -18,10 +18,10 @@ from antiphon.context.elision import drop_row_images
 from antiphon.context.ladder import LadderPlan, plan_free, plan_summary
 from antiphon.context.rows import Mark, Removal, Row, add_tokens, report_removals
 from antiphon.context.seal import SealError
-from antiphon.context.sealed_window import SealedWindow, expand, hash_item
+from antiphon.context.sealed_window import SealedNode, SealedWindow, expand, hash_item
 from antiphon.context.summary import Summary
 from antiphon.engine.asking import join_system
-from antiphon.engine.compaction_orders import Order, PassReason
+from antiphon.engine.compaction_orders import Order, PassReason, limit_window
 from antiphon.engine.continuing import resolve_kept, transcribe_anew
 from antiphon.engine.counting import (
     count_exactly,
@@ -31,10 +31,12 @@ from antiphon.engine.counting import (
 )
 from antiphon.engine.fitting import transcribe_alone
 from antiphon.engine.gather import Plan, load_plan_rows
-from antiphon.engine.pass_memory import Left
+from antiphon.engine.pass_memory import Left, take_over
 from antiphon.engine.pass_summary import SummaryWriter
 from antiphon.engine.pass_windows import Draft, Drafting, list_summarised
 from antiphon.engine.path_rows import PathRows
+from antiphon.engine.paths import read_blanks
+from antiphon.engine.references import NODE_PREFIXES, parse_derived_id
 from antiphon.engine.sealed_windows import seal_window
 from antiphon.engine.services import Services
 from antiphon.engine.settings import decode_outcome
@@ -152,7 +154,7 @@ class _Work:
             return await self._reuse(path, measured)
         measured, blinded = self._blind(measured)
         self._writer = self._make_writer(path, measured, may_show=not blinded)
-        drafting = self._make_drafting(path, blinded)
+        drafting = self._make_drafting(path, await self._find_sources(path), blinded)
         marks = await self._collect_marks(path)
         told, earlier = measured, None
         for attempt in range(1, PLANS_PER_PASS + 1):
@@ -184,13 +186,15 @@ class _Work:
             prompt_tokens=measured.prompt_tokens,
         )
 
-    def _make_drafting(self, path: PathRows, blinded: Sequence[Removal] = ()) -> Drafting:
+    def _make_drafting(
+        self, path: PathRows, sources: Sequence[SealedNode], blinded: Sequence[Removal] = ()
+    ) -> Drafting:
         return Drafting(
             item_id=self._item_id,
             node_id=self._plan.node_id,
             model=self._plan.request.model,
             path=path,
-            referenced=self._plan.referenced,
+            sources=sources,
             blinded=blinded,
         )
 
@@ -203,6 +207,7 @@ class _Work:
         left = self._services.passes.find(self._name_reuse(), path.raw)
         if left is None:
             return path
+        left = take_over(left, path.raw)
         window, count = left.window, left.count
         self._left = left
         item = encode_item(CompactionItem(id=window.id, encrypted_content=""))
@@ -229,7 +234,8 @@ class _Work:
 
     async def _reuse(self, path: PathRows, measured: _Measured) -> Pass:
         """That window is short enough still: nothing is removed, and no model is asked."""
-        result = await self._open(self._make_drafting(path).draft_free(_keep(measured)), path, measured)
+        drafting = self._make_drafting(path, await self._find_sources(path))
+        result = await self._open(drafting.draft_free(_keep(measured)), path, measured)
         report = self._report(path, measured, result, refused="")
         return self._finish(path, result, report, [])
 
@@ -277,7 +283,8 @@ class _Work:
         if self._writer is not None:
             return self._writer.window_tokens
         told = self._error.window_tokens if self._error is not None else None
-        known = [each for each in (told, self._plan.target.window_tokens) if each is not None]
+        window = limit_window(self._plan.target, self._plan.request.max_output_tokens)
+        known = [each for each in (told, window) if each is not None]
         return min(known, default=None)
 
     def _make_budget(self, measured: _Measured) -> Budget:
@@ -296,7 +303,11 @@ class _Work:
                 )
                 if each is not None
             ]
-            threshold = min(known, default=int(measured.prompt_tokens * BLIND_SHARE))
+            blind = int(measured.prompt_tokens * BLIND_SHARE)
+            if self._error is not None and self._error.window_tokens is None:
+                # Whatever is known of the window, this prompt was too long for it.
+                known.append(blind)
+            threshold = min(known, default=blind)
         return make_budget(
             limits,
             window_tokens=window,
@@ -441,7 +452,7 @@ class _Work:
         self, path: PathRows, result: _Result, report: dict[str, Any], warnings: list[tuple[str, str]]
     ) -> Pass:
         if not self._order.is_whole and self._plan.origin.node is None:
-            self._services.passes.note(
+            self._note_window(
                 self._name_reuse(),
                 path.raw,
                 result.draft.window,
@@ -459,6 +470,31 @@ class _Work:
             warnings=warnings,
         )
 
+    def _note_window(self, *left: Any) -> None:
+        """Remember what a pass has left, unless something was deleted while it was made."""
+        if self._services.windows.deletion_count == self._plan.since_deletion:
+            self._services.passes.note(*left)
+
+    async def _find_sources(self, path: PathRows) -> list[SealedNode]:
+        """The stored nodes that the request's own items were read from, or are copies of, as they are now."""
+        wanted = set(self._plan.referenced)
+        for row in path.raw:
+            derived = parse_derived_id(row.id) if not row.node else None
+            if derived is not None:
+                wanted.update(prefix + derived[0] for prefix in NODE_PREFIXES)
+        wanted.discard(self._plan.node_id)
+        if not wanted:
+            return []
+        rounds, tenant = self._services.rounds, self._plan.tenant
+        left = sorted(wanted - await rounds.find_deleted(tenant, wanted))
+        found: dict[str, SealedNode] = {}
+        while left:
+            node_id = left.pop()
+            if node_id not in found:
+                nodes = await rounds.load_path(tenant, node_id, skip_deleted=True)
+                found.update((node.id, SealedNode(node.id, read_blanks(node))) for node in nodes or ())
+        return [found[node_id] for node_id in sorted(wanted & found.keys())]
+
     def _list_removals(self, result: _Result) -> list[Removal]:
         """What is not in the window any more, with what an earlier pass had taken."""
         gone = {removal.id for removal in result.draft.removals}
@@ -474,6 +510,8 @@ class _Work:
         window = self._find_window()
         aim = budget.limit_tokens * (1 + TOLERANCE_SHARE)
         is_bound = self._reason in ("threshold", "policy") and result.tokens > aim
+        # Where the prompt does not fit as it is, whatever fits is better.
+        is_bound = is_bound and not (window is not None and measured.prompt_tokens > window)
         if is_bound or (window is not None and result.tokens > window):
             told = f"{result.tokens} tokens, where {budget.limit_tokens} are aimed at"
             return f"The window would still be too long: {told}."
@@ -525,7 +563,7 @@ class _Work:
         report |= report_removals(removals)
         if summary is not None and summary.omitted_items:
             report["omitted"] = {"items": summary.omitted_items, "tokens": summary.omitted_tokens}
-        nodes = {row.id: row.node for row in path.rows}
+        nodes = {row.id: row.node for row in (*path.rows, *path.raw)}
         if any(not nodes.get(removal.id) for removal in removals):
             report["kept_by_client"] = True
         if refused:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from antiphon.context.rows import Mark
+from antiphon.context.truncation import RESERVE_LIMIT_SHARE
 from antiphon.engine.catalog import Target
 from antiphon.engine.compaction_settings import CompactionSettings
 from antiphon.protocol.errors import RequestError
@@ -54,7 +55,7 @@ def read_order(request: CreateRequest, target: Target, settings: CompactionSetti
     asked = _find_threshold(request.context_management)
     if asked is None and not settings.allows(target.compaction):
         return None
-    window = target.window_tokens
+    window = limit_window(target, request.max_output_tokens)
     known = [
         each
         for each in (
@@ -71,6 +72,14 @@ def read_order(request: CreateRequest, target: Target, settings: CompactionSetti
         method=method,
         marks=marks,
     )
+
+
+def limit_window(target: Target, max_output_tokens: int | None) -> int | None:
+    """What a prompt may have of a window: where a refusal has told it, the answer was counted with the prompt."""
+    window = target.window_tokens
+    if window is None or max_output_tokens is None or window != target.learned_window:
+        return window
+    return window - min(max_output_tokens, int(window * RESERVE_LIMIT_SHARE))
 
 
 def order_compaction(request: CreateRequest) -> Order:

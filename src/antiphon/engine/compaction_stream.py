@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from antiphon.backends import BackendEvent, Failed, Finished, Opened
+from antiphon.backends import BackendEvent, Failed, Opened
 from antiphon.engine.asking import join_system
 from antiphon.engine.assembler import Assembler
 from antiphon.engine.compacting import Pass, RefusedPass, run_pass
@@ -66,12 +66,16 @@ class _Compacting:
         """A pass where one is due, then the answer; a pass and one more try where that is refused for its length."""
         if self._plan.is_due and not self._order.is_whole and self._has_failed_often():
             self._plan.warnings.append(("compaction_refused", _FAILED_OFTEN))
+            await fit_plan(self._plan, self._services)
         elif self._plan.is_due:
             yield [Opened()]
             await self._compact(self._order.reason)
             yield []
             if self._assembler.outcome is not None:
                 return
+            if not self._was_compacted:
+                # Then it is as if nothing had been asked for.
+                await fit_plan(self._plan, self._services)
         overflow: ContextOverflowError | None = None
         shown = False
         try:
@@ -83,6 +87,8 @@ class _Compacting:
                     yield batch
             return
         except ContextOverflowError as error:
+            if not shown and self._was_compacted:
+                self._learn(error, int(self._plan.passes[-1]["tokens_after"]))
             if shown or self._was_compacted:
                 raise
             overflow = error
@@ -91,7 +97,23 @@ class _Compacting:
         yield []
         async with aclosing(self._answer()) as batches:
             async for batch in batches:
+                self._look(batch)
                 yield batch
+
+    def _look(self, batch: list[BackendEvent]) -> None:
+        """A prompt that is refused once more says how much is too much, for the next response."""
+        try:
+            raise_overflow(batch)
+        except ContextOverflowError as error:
+            self._learn(error, int(self._plan.passes[-1]["tokens_after"]))
+
+    def _learn(self, error: ContextOverflowError, refused_tokens: int) -> None:
+        catalog, target = self._services.catalog, self._plan.target
+        if error.window_tokens is not None:
+            catalog.learn_window(target, error.window_tokens)
+        else:
+            # What was refused may have been the output that was allowed with it.
+            catalog.learn_limit(target, refused_tokens + (self._plan.ask.max_output_tokens or 0))
 
     def _has_failed_often(self) -> bool:
         return self._services.breaker.is_open(self._plan.conversation_name, self._prompt_tokens)
@@ -114,17 +136,12 @@ class _Compacting:
 
     async def _recover(self, overflow: ContextOverflowError) -> None:
         """A pass after a refusal; where it does not help, the refusal stands."""
-        if overflow.window_tokens is not None:
-            self._services.catalog.learn_window(self._plan.target, overflow.window_tokens)
         try:
             done = await self._run("overflow", overflow)
         except CompactionFailedError as error:
             _log.info("a window that was refused for its length could not be compacted: %s", error.message)
             raise _tell_tried(overflow, error.message) from error
-        if overflow.window_tokens is None:
-            # What was refused may have been the output that was allowed with it.
-            allowed = self._plan.ask.max_output_tokens or 0
-            self._services.catalog.learn_limit(self._plan.target, done.report["tokens_before"] + allowed)
+        self._learn(overflow, int(done.report["tokens_before"]))
         if not isinstance(done, Pass):
             raise _tell_tried(overflow, str(done.report.get("refused", "")))
         await self._take(done)
@@ -161,7 +178,7 @@ class _Compacting:
         if self._pay(done):
             await fit_plan(self._plan, self._services)
         else:
-            self._assembler.feed([Finished("length")])
+            self._assembler.end_spent()
 
     def _pay(self, done: Pass) -> bool:
         """A pass that the client asked for is paid out of its output; whether enough is left to go on."""

@@ -24,7 +24,7 @@ from antiphon.engine.outputs import is_told, list_answered, list_remembered, lis
 from antiphon.engine.paths import Step as PathStep
 from antiphon.engine.paths import mend_path, read_path
 from antiphon.engine.refusals import has_image
-from antiphon.engine.sealed_windows import WindowOpener, is_compaction
+from antiphon.engine.sealed_windows import WindowOpener, is_compaction, is_own_seal
 from antiphon.engine.sealing import leave_out_own, reopen_reasoning
 from antiphon.engine.services import Services
 from antiphon.engine.settings import decode_outcome, decode_settings
@@ -143,6 +143,10 @@ async def _rebuild(
             if begun.notes and opens and origin.passes_over_deleted:
                 return await _rebuild(origin, tenant, target, start, services, opens=False)
             notes = [*notes, *begun.notes]
+            if begun.notes:
+                # What was counted then is not what there is now, and what does not open says nothing.
+                record = None
+                step = _leave_out_seals(step)
         resolved, unseen = await resolve_stored(step, tenant, target, services)
         # After deletions the last count is of more than there is now.
         counted = record if is_tip and not origin.passes_over_deleted else None
@@ -150,6 +154,18 @@ async def _rebuild(
         told = (*made.notes, *unseen, *(notes if is_tip else ()))
         window = extend(window, replace(made, notes=told) if told else made)
     return window
+
+
+def _leave_out_seals(step: PathStep) -> PathStep:
+    given = [row for row in zip(step.input_ids, step.input, strict=True) if not is_own_seal(row[1])]
+    made = [row for row in zip(step.output_ids, step.output, strict=True) if not is_own_seal(row[1])]
+    return PathStep(
+        step.node,
+        [item for _, item in given],
+        [item for _, item in made],
+        [item_id for item_id, _ in given],
+        [item_id for item_id, _ in made],
+    )
 
 
 class Begun(msgspec.Struct):

@@ -57,6 +57,7 @@ from antiphon.protocol.items import (
     Reasoning,
     ToolSearchOutput,
     get_call_id,
+    get_item_id,
     is_call_output,
 )
 from antiphon.protocol.requests import CreateRequest, check_not_empty
@@ -304,6 +305,7 @@ class _Accepting:
     ) -> tuple[list[Item], Window, Segment | None]:
         """An input with a compaction item: path and input together are read from what it holds."""
         request = self._request
+        _refuse_duplicates(request.input)
         given = await self._resolve(request.input)
         rows = make_given_rows(given, self._node_id, is_stored=request.store and self._services.lane is None)
         path = await load_path_rows(rows, self._origin, self._tenant, self._target, self._services)
@@ -497,6 +499,21 @@ def _offer_known(ask: Ask, toolbox: Toolbox, hosted: HostedTools) -> Ask:
             remedy = "It is not among the tools that can be offered here; let the model choose."
             raise unsupported("tool_choice", missing, remedy=remedy)
     return offer_hosted(ask, toolbox, hosted.offered)
+
+
+def _refuse_duplicates(items: list[Item]) -> None:
+    """An id names one item: of two windows under one id only one could be shown."""
+    seen: set[str] = set()
+    for item in items:
+        item_id = get_item_id(item)
+        if item_id is not None and item_id in seen:
+            raise RequestError(
+                f"Duplicate item found with id {shorten_quoted(item_id)}. Remove duplicate items from your input and "
+                "try again.",
+                param="input",
+            )
+        if item_id is not None:
+            seen.add(item_id)
 
 
 def _refuse_lone_outputs(items: list[Item]) -> None:

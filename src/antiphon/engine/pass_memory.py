@@ -31,6 +31,33 @@ class Left(msgspec.Struct):
     #: What this window and those before it have removed, and whose the summary is.
     removals: tuple[Removal, ...]
     summary: str | None
+    #: Where each removed item stood among the rows; -1 where it was none of them.
+    places: tuple[int, ...]
+    #: The first node of the path that the rows stood on.
+    root: str
+
+
+def take_over(left: Left, rows: Sequence[Row]) -> Left:
+    """What a pass has left, told by the ids of another request's rows for the same items."""
+
+    def name(item_id: str, place: int) -> str:
+        return rows[place].id if item_id and 0 <= place < left.count else item_id
+
+    removals = [
+        msgspec.structs.replace(removal, id=name(removal.id, place))
+        for removal, place in zip(left.removals, left.places, strict=True)
+    ]
+    root = rows[0].root if rows else ""
+    told = [
+        msgspec.structs.replace(
+            entry, first=name(entry.first, entry.place), last=name(entry.last, entry.end), root=root
+        )
+        if entry.root == left.root
+        else entry
+        for entry in left.window.left_out
+    ]
+    window = msgspec.structs.replace(left.window, left_out=tuple(told))
+    return msgspec.structs.replace(left, window=window, removals=tuple(removals))
 
 
 class PassMemory:
@@ -53,7 +80,17 @@ class PassMemory:
         self._drop(conversation)
         size = sum(len(item.raw) for item in window.items) + len(window.summary) + len(window.covers)
         size += REMOVAL_BYTES * len(removals)
-        self._left[conversation] = Left(window, len(rows), _digest(rows), size, tuple(removals), summary)
+        places = {row.id: place for place, row in enumerate(rows)}
+        self._left[conversation] = Left(
+            window,
+            len(rows),
+            _digest(rows),
+            size,
+            tuple(removals),
+            summary,
+            tuple(places.get(removal.id, -1) for removal in removals),
+            rows[0].root if rows else "",
+        )
         self._size += size
         while self._left and (len(self._left) > KEPT or self._size > self._limit_bytes):
             self._drop(next(iter(self._left)))

@@ -4,7 +4,7 @@ It asks nobody anything. Invariant: whatever was on the path, or stood for somet
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -26,7 +26,7 @@ from antiphon.context.summary import Summary
 from antiphon.context.truncation import count_leading
 from antiphon.engine.path_rows import PathRows
 from antiphon.engine.paths import read_blanks
-from antiphon.engine.references import NODE_PREFIXES, parse_derived_id
+from antiphon.engine.sealed_windows import is_compaction
 from antiphon.protocol.items import Item
 
 
@@ -45,8 +45,8 @@ class Drafting(msgspec.Struct, kw_only=True):
     node_id: str
     model: str
     path: PathRows
-    #: Stored nodes that the request's own items were read from.
-    referenced: Collection[str] = ()
+    #: Stored nodes beside the path's own that its items come from.
+    sources: Sequence[SealedNode] = ()
     blinded: Sequence[Removal] = ()
 
     def draft_free(self, plan: LadderPlan) -> Draft:
@@ -78,7 +78,7 @@ class Drafting(msgspec.Struct, kw_only=True):
         )
         window = self._make_window(
             plan.rows,
-            summary_at=count_leading([row.item for row in plan.rows]),
+            summary_at=_find_summary_place(plan.rows),
             summary=summary.text,
             is_extract=summary.is_extract,
             facts=facts,
@@ -136,20 +136,20 @@ class Drafting(msgspec.Struct, kw_only=True):
         )
         if self.node_id in stored:
             nodes[self.node_id] = SealedNode(self.node_id)
-        for node_id in self.referenced:
-            nodes.setdefault(node_id, SealedNode(node_id))
-        for row in path.raw:
-            derived = parse_derived_id(row.id) if not row.node else None
-            if derived is not None and derived[0] != self.node_id.partition("_")[2]:
-                # A client's copy of what may be stored here, or a reference to it.
-                for prefix in NODE_PREFIXES:
-                    nodes.setdefault(prefix + derived[0], SealedNode(prefix + derived[0]))
+        for source in self.sources:
+            nodes.setdefault(source.id, source)
         return tuple(nodes.values())
 
 
 def list_summarised(plan: LadderPlan) -> list[Row]:
     """What only the summary will tell, but for an earlier summary, which is told of apart."""
     return [row for row in plan.summarised if row.replaced != "summary"]
+
+
+def _find_summary_place(rows: Sequence[Row]) -> int:
+    """Behind the leading system text, and behind another server's compaction: it reads nothing that stands before."""
+    leading = count_leading([row.item for row in rows])
+    return max((at + 1 for at, row in enumerate(rows) if is_compaction(row.item)), default=leading)
 
 
 def _join_facts(windows: Sequence[SealedWindow]) -> tuple[str, ...]:

@@ -30,7 +30,12 @@ from antiphon.context.summary_texts import (
 from antiphon.engine.catalog import Target
 from antiphon.engine.counting import TokenCounter, list_prompt, make_target_key
 from antiphon.engine.spending import Spending
-from antiphon.protocol.errors import BackendError, BackendTimeoutError, ContextOverflowError
+from antiphon.protocol.errors import (
+    BackendError,
+    BackendTimeoutError,
+    ContextOverflowError,
+    RequestError,
+)
 from antiphon.protocol.items import FunctionCall, Item, Message, decode_stored_item, encode_item, message_text
 from antiphon.protocol.requests import TextConfig, TextFormat
 from antiphon.protocol.tools import FunctionTool
@@ -80,6 +85,9 @@ class Summariser:
                         reading.take(event)
                     if reading.is_too_long:
                         break
+        except RequestError as error:
+            # The model server does not know the model, or will not be asked so: nothing that the client could mend.
+            raise BackendError(error.message) from error
         except TimeoutError as error:
             raise BackendTimeoutError("The model server took too long to write a summary.") from error
         except ContextOverflowError as error:
@@ -140,8 +148,9 @@ def _constrain(ask: Ask, request: SummaryRequest) -> Ask:
             ask.request,
             max_output_tokens=request.max_output_tokens,
             text=TextConfig(format=text_format) if text_format is not None else TextConfig(),
-            tool_choice="auto",
-            tool_choice_given=False,
+            # Such a server runs tools of its own, so it must be told to call none.
+            tool_choice="none" if ask.request.tools else "auto",
+            tool_choice_given=bool(ask.request.tools),
             max_tool_calls=None,
             top_logprobs=None,
             include=(),
