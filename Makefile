@@ -9,6 +9,8 @@ RUN_STAMP := $(VENV)/.installed-run
 DEV_STAMP := $(VENV)/.installed-dev
 # Arguments for `make run`, `make test`, `make bench` and `make bench-memory`.
 ARGS ?=
+# The default tests run in two processes, file by file.
+PARALLEL ?= -n 2 --dist loadfile
 
 .PHONY: run test check lint types imports sizes bench bench-memory docs lock newest clients client-tests clean help
 
@@ -29,11 +31,11 @@ run: $(RUN_STAMP)
 	$(BIN)/antiphon serve $(ARGS)
 
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 check: lint types imports sizes
 	$(BIN)/python tools/write_docs.py --check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -155,10 +155,7 @@ async def gather(
     if hosted is not None:
         hosted.check_approvals()
         ask = _offer_known(ask, toolbox, hosted)
-    # A model remembers tools of servers that are not offered now, and no client could run a call of them.
-    listed = _name_listed([*window.remembered, *request.input])
-    if listed:
-        toolbox.hidden |= listed - {tool.name for tool in toolbox.offered}
+    _hide_remembered(toolbox, request, window)
     warnings += _list_unknown_marks(request, given, window)
     tools = encode_tools(request)
     plan = Plan(
@@ -182,15 +179,21 @@ async def gather(
         warnings=warnings,
         order=None if counts_only else order,
     )
-    if window.depth and not any(tool.name == RECALL_NAME for tool in toolbox.offered):
-        # A model may remember it, and no client could run it.
-        toolbox.hidden |= {RECALL_NAME}
     if window.is_compacted:
         add_recall(plan, services)
     await _find_due(plan, services)
     if not plan.is_due:
         await fit_plan(plan, services, may_be_too_long=counts_only)
     return plan
+
+
+def _hide_remembered(toolbox: Toolbox, request: CreateRequest, window: Window) -> None:
+    """A model remembers tools of this server's that are not offered now, and no client could run a call of them."""
+    names = _name_listed([*window.remembered, *request.input])
+    if window.depth:
+        names |= {RECALL_NAME}
+    if names:
+        toolbox.hidden |= names - {tool.name for tool in toolbox.offered}
 
 
 def _list_unknown_marks(
