@@ -58,6 +58,30 @@ def test_a_client_that_drops_the_item_pays_for_a_summary_once(tmp_path: Path) ->
     run(tmp_path, Model(window_tokens=WINDOW_TOKENS), story, window_tokens=WINDOW_TOKENS, compaction=POLICY)
 
 
+def test_a_window_that_is_taken_up_again_is_told_by_the_ids_of_the_response_that_takes_it(
+    tmp_path: Path,
+) -> None:
+    """Whatever becomes of the response that it was made in, all that was removed can be fetched."""
+
+    async def story(talk: CompactingHouse) -> None:
+        items = [user("Task."), *({**item, "id": None} for item in work(14))]
+        asked = {"context_management": [{"type": "compaction", "compact_threshold": 1_700}]}
+        asked["antiphon"] = {"method": "summary"}
+        one = await talk.house.make(input=[*items, user("One.")], **asked)
+        two = await talk.house.make(input=[*items, user("One."), user("Two.")], **asked)
+        (taken,) = read_passes(two)
+        assert taken["reused"]
+        assert "kept_by_client" not in taken
+        assert taken["summary"] == "model"
+        assert taken["removed_count"] == read_passes(one)[0]["removed_count"]
+        await talk.client.delete(one["id"])
+        for removal in taken["removed"]:
+            assert two["id"].partition("_")[2] in removal["id"]
+            await talk.house.get(f"/v1/items/{removal['id']}")
+
+    run(tmp_path, Model(), story, window_tokens=WINDOW_TOKENS)
+
+
 def test_a_changed_history_is_read_anew(tmp_path: Path) -> None:
     """An edited message is not what the remembered window was made from, so nothing of that window is shown."""
 

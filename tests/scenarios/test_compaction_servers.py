@@ -361,6 +361,7 @@ def test_a_refusal_after_a_compaction_that_did_not_help_says_that_it_was_tried(
 
 
 BROKEN: dict[str, Reply] = {
+    "unknown": Reply([make_json({"error": {"message": "No such model: WORDS-9."}}, status=404)]),
     "bad": Reply([make_json({"error": {"message": "Bad request WORDS-9."}}, status=400)]),
     "failing": Reply([make_json({"error": {"message": "Out of memory WORDS-9."}}, status=500)]),
     "not allowed": Reply([make_json({"error": {"message": "Wrong key."}}, status=401)]),
@@ -403,6 +404,7 @@ def test_a_broken_model_for_summaries_does_not_end_compaction(tmp_path: Path, na
             "not allowed": "refused Antiphon's credentials",
             "without an answer": "it was empty",
             "gone": "",
+            "unknown": "does not exist",
         }
         assert words.get(name, "WORDS-9") in told
         shown = await talk.show(made["output"])
