@@ -65,8 +65,10 @@ def test_a_window_that_is_taken_up_again_is_told_by_the_ids_of_the_response_that
 
     async def story(talk: CompactingHouse) -> None:
         items = [user("Task."), *({**item, "id": None} for item in work(14))]
-        asked = {"context_management": [{"type": "compaction", "compact_threshold": 1_700}]}
-        asked["antiphon"] = {"method": "summary"}
+        asked: dict[str, Any] = {
+            "context_management": [{"type": "compaction", "compact_threshold": 1_700}],
+            "antiphon": {"method": "summary"},
+        }
         one = await talk.house.make(input=[*items, user("One.")], **asked)
         two = await talk.house.make(input=[*items, user("One."), user("Two.")], **asked)
         (taken,) = read_passes(two)
