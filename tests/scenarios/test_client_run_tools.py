@@ -154,6 +154,22 @@ def test_arguments_that_are_wrong_twice_fail_as_an_answer_that_is_none(
 
 
 @STREAMS
+@pytest.mark.parametrize("name", BAD)
+def test_with_too_little_output_left_nobody_is_asked_again(tmp_path: Path, name: str, stream: bool) -> None:
+    """Ours: the limit is why there is no call, so the response is incomplete and has not failed."""
+    tool, bad = BAD[name]
+
+    async def story(house: House) -> None:
+        made = await house.make(stream=stream, input="Go.", tools=[tool], max_output_tokens=20)
+        assert (made["status"], made["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert made["output"] == []
+        assert list_codes(made) == ["invalid_tool_call"]
+        assert len(house.upstream.asked) == 1
+
+    run(tmp_path, [[(str(tool["type"]), bad)]], story)
+
+
+@STREAMS
 def test_a_bad_call_beside_text_is_dropped_and_the_text_stays(tmp_path: Path, stream: bool) -> None:
     """Ours: what the client has read already is not said again, so nobody is asked again."""
     call = {"index": 0, "id": "a", "type": "function", "function": {"name": "shell", "arguments": "{"}}

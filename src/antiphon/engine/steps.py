@@ -37,6 +37,8 @@ from antiphon.protocol.items import decode_stored_item, make_user_message
 MAX_STEPS: Final = 32
 #: How often the model goes on behind calls of async tools alone.
 ASYNC_CONTINUATIONS: Final = 4
+#: Nobody may ask for less output; with less left the model is not asked again.
+LEAST_OUTPUT_TOKENS: Final = 16
 #: What of a refused call is quoted to the model, in characters.
 QUOTED_CHARACTERS: Final = 4_000
 
@@ -340,6 +342,14 @@ class _Steps:
         if faults and self._may_ask_again(generation, faults, passed, held):
             self._ask_again(finished, faults)
             return
+        if faults and self._is_too_short_for_another(faults, passed, held):
+            for _, tool, fault in faults:
+                text = f"A call of {tool.own_name} was dropped: {fault}, and too little output is left for another."
+                self._assembler.note_drop(("invalid_tool_call", text))
+            self._assembler.note_cut()
+            self._over = True
+            yield [Finished("length", finished.usage)]
+            return
         self._tell_mismatches(faults)
         if checked:
             yield [call.to_delta() for call in checked]
@@ -400,9 +410,20 @@ class _Steps:
         held: list[_Call],
     ) -> bool:
         """Once a response, and only where nothing else came that the client or this server must act upon."""
-        if self._asked_again or passed or len(held) != len(faults) or self._is_spent():
+        if self._asked_again or passed or len(held) != len(faults) or self._has_hardly_any_left():
             return False
         return not generation.spoke or all(tool.grammar is not None for _, tool, _ in faults)
+
+    def _has_hardly_any_left(self) -> bool:
+        return self._left is not None and self._left < LEAST_OUTPUT_TOKENS
+
+    def _is_too_short_for_another(
+        self, faults: list[tuple[_Call, OfferedTool, str]], passed: list[_Call], held: list[_Call]
+    ) -> bool:
+        """Whether nothing but calls came of which the client is told nothing, and the limit allows no other try."""
+        if passed or len(held) != len(faults) or any(tool.grammar is not None for _, tool, _ in faults):
+            return False
+        return self._has_hardly_any_left()
 
     def _ask_again(self, finished: Finished, faults: list[tuple[_Call, OfferedTool, str]]) -> None:
         self._asked_again = True
