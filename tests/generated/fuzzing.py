@@ -212,7 +212,9 @@ class Fuzzer:
         if choice.random() < 0.2:
             return choice.choice((*ODD_TEXTS, "-1", "999999999999999999999", "1e3", "True"))
         if parameter["name"] in ("after", "from", "to"):
-            return choice.choice(self._ids["item"] or ["x"])
+            # Two of many are seldom on one path; the newest one is named often enough to be both ends of a range.
+            known = self._ids["item"] or ["x"]
+            return known[-1] if choice.random() < 0.5 else choice.choice(known)
         value = self._maker.make(parameter["schema"])
         if isinstance(value, list):
             value = value[0] if value else "x"
