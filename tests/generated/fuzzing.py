@@ -27,6 +27,8 @@ CREATE = ("/v1/responses", "post")
 #: What makes a model server fail: two models, a text, a model that keeps to no schema, and a tool that the scripted
 #: model calls unfittingly.
 FAILING = (b"failing", b"cut-off", b"upstream-fails", b"by-schema")
+#: An MCP server that nobody runs.
+UNREACHABLE = b"http://127.0.0.1:9/mcp"
 #: An upstream that failed may be told as any of these; its own words, handed on, as 500 too.
 FAILURES = (429, 502, 503, 504)
 #: The body of a request that is printed is cut here.
@@ -193,7 +195,11 @@ class Fuzzer:
     def _may_fail(self, operation: tuple[str, str], body: bytes | None) -> bool:
         if "chat" in operation[0]:
             return True
-        return body is not None and any(word in body for word in FAILING)
+        if body is None:
+            return False
+        # A tool that must be called cannot be had from a server that cannot be reached.
+        demands_more = UNREACHABLE in body and b'"tool_choice"' in body
+        return demands_more or any(word in body for word in FAILING)
 
     def _make_path_part(self, name: str) -> str:
         choice = self._choice
@@ -285,9 +291,7 @@ class Fuzzer:
             "id": lambda: choice.choice((*self._ids["item"][-20:], "msg_1", "fc_1", "rs_1", "x" * 64)),
             "approval_request_id": pick("item"),
             "encrypted_content": lambda: choice.choice((*self._ids["seal"], "gAAAA", "")),
-            "server_url": lambda: choice.choice(
-                ("http://127.0.0.1:9/mcp", "http://127.0.0.1:9/mcp", "no url")
-            ),
+            "server_url": lambda: choice.choice((UNREACHABLE.decode(), UNREACHABLE.decode(), "no url")),
             "image_url": lambda: choice.choice(
                 (PNG, PNG, "https://example.org/a.png", "data:image/png;base64,!", "x")
             ),
