@@ -8,13 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.context.elision import (
+    BYTES_PER_TOKEN,
     OLD_FAILURE_TOKENS,
-    cut_result,
     cut_row,
     cut_texts,
-    drop_images,
     drop_row_images,
-    estimate_text,
     find_elisions,
     find_superseded,
     is_uneventful,
@@ -434,7 +432,6 @@ def test_a_placeholder_names_the_item_its_size_and_whether_it_is_stored() -> Non
         "[result left out, a newer one follows: item fco_1, 812 tokens]"
     )
     assert make_placeholder(elsewhere, "image") == "[image left out: item fco_1, 812 tokens, not stored here]"
-    assert estimate_text("x" * 90) == 38
 
 
 # Images
@@ -451,8 +448,9 @@ IMAGE = {"type": "input_image", "image_url": PNG, "detail": "high"}
 @pytest.mark.parametrize("made", [message(TEXT, IMAGE, TEXT, id="msg_1"), output([TEXT, IMAGE, TEXT])])
 def test_an_image_becomes_a_line_and_the_text_around_it_stays(made: Item) -> None:
     """The second rung: in messages and in outputs."""
-    dropped = drop_images(row(made, 1_500, "it_1"))
-    assert dropped is not None
+    shortened = drop_row_images(row(made, 1_500, "it_1"))
+    assert shortened is not None
+    dropped = shortened.item
     name = "content" if made.type == "message" else "output"
     line = {"type": "input_text", "text": "[image left out: item it_1, 1500 tokens]"}
     assert fields(dropped) == {**fields(made), name: [TEXT, line, TEXT]}
@@ -495,12 +493,12 @@ def test_a_long_text_beside_an_image_keeps_its_cost() -> None:
 )
 def test_what_has_no_image_is_left_alone(made: Item) -> None:
     """Ours."""
-    assert drop_images(row(made, 1_000)) is None
+    assert drop_row_images(row(made, 1_000)) is None
 
 
 def test_an_image_that_costs_less_than_its_line_stays() -> None:
     """Nothing is replaced that saves nothing."""
-    assert drop_images(row(message(IMAGE), 20)) is None
+    assert drop_row_images(row(message(IMAGE), 20)) is None
 
 
 # Head and tail
@@ -509,14 +507,14 @@ def test_an_image_that_costs_less_than_its_line_stays() -> None:
 def test_a_long_text_is_cut_to_its_head_and_tail() -> None:
     """The third thing that a plan may do to a row: the line between them names the whole."""
     made = output("a" * 9_000 + "z" * 9_000, future=1)
-    cut = cut_result(row(made, 6_000), 200)
+    cut = cut_row(row(made, 6_000), 200).item
     shown = fields(cut)["output"]
     assert fields(cut) == {**fields(made), "output": shown}
     head, notice, tail = shown.split("\n")
     assert notice == "[middle left out: item fco_1, 6000 tokens]"
     assert set(head) == {"a"}
     assert set(tail) == {"z"}
-    assert estimate_text(shown) <= 200
+    assert len(shown.encode()) <= 200 * BYTES_PER_TOKEN
     assert len(shown) > 400
 
 
@@ -572,7 +570,7 @@ def test_only_results_and_what_users_say_is_cut(made: Item) -> None:
     """Calls, reasoning, answers and system text stay as they are, or go whole."""
     before = row(made, 3_000)
     assert cut_row(before, 100) is before
-    assert cut_result(before, 100) is made
+    assert cut_row(before, 100).item is made
 
 
 def test_what_would_cost_no_less_when_cut_is_not_cut() -> None:

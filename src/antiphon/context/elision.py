@@ -74,11 +74,6 @@ class Elision(msgspec.Struct, frozen=True):
     tokens: int
 
 
-def estimate_text(text: str) -> int:
-    """What a text costs that takes the place of something: 90 bytes -> 38 tokens."""
-    return _ceil(len(text.encode()), BYTES_PER_TOKEN) + ITEM_TOKENS
-
-
 def make_placeholder(row: Row, reason: RemovalReason, detail: str = "") -> str:
     """The line that stands for what was left out: `[old result left out: item fco_1, 812 tokens]`.
 
@@ -275,14 +270,11 @@ def _estimate_frame(item: Item) -> int:
 # Images
 
 
-def drop_images(row: Row) -> Item | None:
-    """The row's item with a line in the place of each image; None where it has none, or that would save nothing."""
-    dropped = drop_row_images(row)
-    return None if dropped is None else dropped.item
-
-
 def drop_row_images(row: Row, *, whatever_it_saves: bool = False) -> Row | None:
-    """The same as a row, with what it costs then; `whatever_it_saves`: the model cannot be shown images at all."""
+    """The row with a line in the place of each image; None where it has none, or that would save nothing.
+
+    `whatever_it_saves`: the model cannot be shown images at all.
+    """
     parts = _read_parts(row.item)
     images = [part for part in parts if _is_image(part)]
     if not images:
@@ -358,17 +350,12 @@ def _bill(image: Mapping[str, Any]) -> int:
 # Head and tail
 
 
-def cut_result(row: Row, tokens: int) -> Item:
+def cut_row(row: Row, tokens: int) -> Row:
     """A result or a user's message cut to its head and tail, with a line between them that names it.
 
-    Costs at most `tokens` where that has room for the line. Images and files become lines of their own. An item that
-    cannot be cut, or is small enough, stays as it is.
+    Costs at most `tokens` where that has room for the line. Images and files become lines of their own. What cannot be
+    cut, or is small enough, stays the very row that it is.
     """
-    return cut_row(row, tokens).item
-
-
-def cut_row(row: Row, tokens: int) -> Row:
-    """The same as a row, with what it costs then; the very row where nothing was cut."""
     if row.tokens <= tokens:
         return row
     try:

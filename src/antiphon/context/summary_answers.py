@@ -44,8 +44,6 @@ _CALL_TEXT: Final = re.compile(r"\A<\|?(?:tool_call|function_call|tool_calls)", 
 _RETAIN_LINE: Final = re.compile(
     r"\A[\s>*_#`-]*retain(?:ed)?(?:[ _]items?)?(?:[ _]ids?)?[*_`]*\s*:(.*)\Z", re.IGNORECASE
 )
-#: Words that stand between ids, or in the place of any.
-_NO_REFERENCES: Final = frozenset({"a", "and", "item", "items", "n", "none"})
 _REFERENCE: Final = re.compile(r"[#\w.-]+")
 _SENTENCE: Final = re.compile(r".*?(?:\n|[.!?]\s|\Z)", re.DOTALL)
 _LAST_STOP: Final = re.compile(r".*(?:\n|[.!?](?=\s))", re.DOTALL)

@@ -83,15 +83,7 @@ def limit_window(target: Target, max_output_tokens: int | None) -> int | None:
 
 
 def order_compaction(request: CreateRequest) -> Order:
-    """The order of `POST /v1/responses/compact`; raises `RequestError` for a trigger, which has no meaning there."""
-    for position, item in enumerate(request.input):
-        if isinstance(item.value, CompactionTrigger):
-            raise RequestError(
-                f"Invalid value: 'compaction_trigger' at 'input[{position}]'. This endpoint always compacts; leave "
-                "the item out.",
-                param="input",
-                code="invalid_value",
-            )
+    """The order of `POST /v1/responses/compact`, whose decoder refuses a trigger: it has no meaning there."""
     options = request.antiphon or {}
     return Order(
         reason="compact",

@@ -23,6 +23,7 @@ from antiphon.engine.services import Services
 from antiphon.engine.windows import restart
 from antiphon.protocol.errors import AntiphonError, CompactionFailedError, ContextOverflowError
 from antiphon.protocol.items import Compaction, Item, encode_item, get_item_id
+from antiphon.protocol.requests import MIN_OUTPUT_TOKENS
 
 _log = logging.getLogger("antiphon.engine")
 
@@ -32,8 +33,6 @@ _FAILED_OFTEN: Final = (
     "The window is due to be compacted, but the last three attempts in this conversation came to nothing, so none was "
     "made. A compaction that is asked for is made all the same."
 )
-#: A generation with less output left is not begun.
-OUTPUT_MIN_TOKENS: Final = 16
 
 
 def stream_compacting(
@@ -186,7 +185,7 @@ class _Compacting:
         if limit is None or not self._order.is_asked or done.usage is None or not done.usage.output_tokens:
             return True
         left = limit - done.usage.output_tokens
-        if left < OUTPUT_MIN_TOKENS:
+        if left < MIN_OUTPUT_TOKENS:
             return False
         self._plan.ask.max_output_tokens = left
         if self._plan.ask.request is not None:

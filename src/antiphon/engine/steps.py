@@ -32,13 +32,12 @@ from antiphon.engine.progress import Progress
 from antiphon.hosted import HostedToolError
 from antiphon.protocol.errors import AntiphonError
 from antiphon.protocol.items import decode_stored_item, make_user_message
+from antiphon.protocol.requests import MIN_OUTPUT_TOKENS
 
 #: A model that has not answered after this many generations is asked for its answer without hosted tools.
 MAX_STEPS: Final = 32
 #: How often the model goes on behind calls of async tools alone.
 ASYNC_CONTINUATIONS: Final = 4
-#: Nobody may ask for less output; with less left the model is not asked again.
-LEAST_OUTPUT_TOKENS: Final = 16
 #: What of a refused call is quoted to the model, in characters.
 QUOTED_CHARACTERS: Final = 4_000
 
@@ -415,7 +414,8 @@ class _Steps:
         return not generation.spoke or all(tool.grammar is not None for _, tool, _ in faults)
 
     def _has_hardly_any_left(self) -> bool:
-        return self._left is not None and self._left < LEAST_OUTPUT_TOKENS
+        """Whether less output is left than anybody may ask for."""
+        return self._left is not None and self._left < MIN_OUTPUT_TOKENS
 
     def _is_too_short_for_another(
         self, faults: list[tuple[_Call, OfferedTool, str]], passed: list[_Call], held: list[_Call]
