@@ -22,7 +22,7 @@ from antiphon.backends import (
 )
 from antiphon.backends.scripted import Rule, Script, ScriptedBackend, ScriptError, load_script, parse_script
 from antiphon.backends.scripted.acts import Fact, find_facts
-from antiphon.backends.scripted.instances import Source, build_instance
+from antiphon.backends.scripted.instances import _FORMS, Source, build_instance
 from antiphon.backends.scripted.script import Trouble
 from antiphon.backends.scripted.window import count_text
 from antiphon.context import Profile
@@ -283,6 +283,37 @@ def test_a_json_schema_is_filled_from_the_window() -> None:
 def test_an_instance_is_valid_for_its_schema(schema: dict[str, Any]) -> None:
     """JSON Schema 2020-12, checked by an independent validator."""
     jsonschema.validate(build_instance(schema, Source("Some 12 words in Paris")), schema)
+
+
+#: Values that some keyword does not take.
+ODD_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    0.1,
+    10**30,
+    1e300,
+    "x",
+    "#/a/b",
+    [],
+    [1],
+    [[]],
+    {},
+    {"a": 1},
+)
+KEYWORDS = sorted({*_FORMS, "const", "default", "items"})
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+@pytest.mark.parametrize("kind", ["string", "integer", "number", "array", "object"])
+def test_a_keyword_with_an_odd_value_breaks_nothing(keyword: str, kind: str) -> None:
+    """Ours: clients send schemas that are none, and large numbers; the same inside a branch."""
+    for value in ODD_VALUES:
+        for schema in ({"type": kind, keyword: value}, {keyword: value}):
+            for whole in (schema, {"allOf": [schema]}, {"anyOf": [schema]}):
+                made = msgspec.json.encode(build_instance(whole, Source("Some 12 words in Paris")))
+                assert len(made) < 200_000
 
 
 def test_a_schema_that_refers_to_itself_ends() -> None:

@@ -1,7 +1,8 @@
 """A small value that fits a JSON schema, filled from a text where that makes sense.
 
 Pure and deterministic. It follows const, default, examples, enum, type, required, bounds, items, $ref
-and the `...Of` keys; a `pattern` is not solved. Invariant: only required properties are given.
+and the `...Of` keys; a `pattern` is not solved. Invariants: only required properties are given; a keyword whose value
+has another form than JSON Schema gives it says nothing, and no schema makes a value of any size.
 """
 
 import math
@@ -10,7 +11,31 @@ from typing import Any, NamedTuple
 
 #: How far references are followed before a value is left empty.
 MAX_DEPTH = 32
+#: The most members of a list, and characters that a text is filled up to.
+MAX_MEMBERS = 1_000
+MAX_CHARACTERS = 100_000
 
+#: What the values of keywords are; of others any value will do.
+_FORMS: dict[str, type | tuple[type, ...]] = {
+    "$ref": str,
+    "allOf": list,
+    "anyOf": list,
+    "enum": list,
+    "examples": list,
+    "exclusiveMaximum": (int, float),
+    "exclusiveMinimum": (int, float),
+    "format": str,
+    "maxLength": int,
+    "maximum": (int, float),
+    "minItems": int,
+    "minLength": int,
+    "minimum": (int, float),
+    "multipleOf": (int, float),
+    "oneOf": list,
+    "properties": dict,
+    "required": list,
+    "type": (str, list),
+}
 _FORMATS = {
     "date": "2026-01-01",
     "date-time": "2026-01-01T00:00:00Z",
@@ -42,6 +67,7 @@ def build_instance(schema: Any, source: Source) -> Any:
 def _build(schema: Any, source: Source, root: Any, depth: int) -> Any:
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return source.word or _pick_word(source.text)
+    schema = _read(schema)
     if "$ref" in schema:
         return _build(_resolve(schema["$ref"], root), source, root, depth + 1)
     for key in ("const", "default"):
@@ -59,6 +85,20 @@ def _build(schema: Any, source: Source, root: Any, depth: int) -> Any:
     return _build_typed(schema, source, root, depth)
 
 
+def _read(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema without the keywords whose values are none."""
+    return {key: value for key, value in schema.items() if _has_form(value, _FORMS.get(key))}
+
+
+def _has_form(value: Any, form: type | tuple[type, ...] | None) -> bool:
+    if form is None:
+        return True
+    # A number in JSON is no truth value, and some have no finite one.
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return False
+    return isinstance(value, form)
+
+
 def _build_typed(schema: dict[str, Any], source: Source, root: Any, depth: int) -> Any:
     kind = schema.get("type", "object" if "properties" in schema else "string")
     if isinstance(kind, list):
@@ -67,11 +107,14 @@ def _build_typed(schema: dict[str, Any], source: Source, root: Any, depth: int) 
         properties = schema.get("properties", {})
         return {
             name: _build(properties.get(name, {}), source, root, depth + 1)
-            for name in schema.get("required", ())
+            for name in schema.get("required", ())[:MAX_MEMBERS]
+            if isinstance(name, str)
         }
     if kind == "array":
         items = schema.get("items", {})
-        return [_build(items, source, root, depth + 1) for _ in range(schema.get("minItems", 0))]
+        return [
+            _build(items, source, root, depth + 1) for _ in range(min(schema.get("minItems", 0), MAX_MEMBERS))
+        ]
     if kind in ("integer", "number"):
         return _pick_number(schema, source.text, whole=kind == "integer")
     if kind == "boolean":
@@ -98,15 +141,18 @@ def _pick_branch(branches: list[Any]) -> Any:
 
 def _merge(schema: dict[str, Any], root: Any) -> dict[str, Any]:
     merged: dict[str, Any] = {key: value for key, value in schema.items() if key != "allOf"}
-    for branch in schema["allOf"]:
-        branch = _resolve(branch["$ref"], root) if "$ref" in branch else branch
+    for member in schema["allOf"]:
+        branch = _read(member) if isinstance(member, dict) else {}
+        if "$ref" in branch:
+            found = _resolve(branch["$ref"], root)
+            branch = _read(found) if isinstance(found, dict) else {}
         properties = {**merged.get("properties", {}), **branch.get("properties", {})}
         required = [*merged.get("required", ()), *branch.get("required", ())]
         merged = {**merged, **branch}
         if properties:
             merged["properties"] = properties
         if required:
-            merged["required"] = list(dict.fromkeys(required))
+            merged["required"] = list(dict.fromkeys(name for name in required if isinstance(name, str)))
     return merged
 
 
@@ -147,8 +193,8 @@ def _pick_text(schema: dict[str, Any], source: Source) -> str:
     if schema.get("format") in _FORMATS:
         return _FORMATS[schema["format"]]
     text = source.word or _pick_word(source.text)
-    text = text[: schema.get("maxLength", len(text))]
-    return text.ljust(schema.get("minLength", 0), ".")
+    text = text[: max(schema.get("maxLength", len(text)), 0)]
+    return text.ljust(min(schema.get("minLength", 0), MAX_CHARACTERS), ".")
 
 
 def _pick_word(text: str) -> str:
